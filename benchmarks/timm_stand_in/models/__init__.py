@@ -1,0 +1,1 @@
+"""Stands in for timm.models: holds layers.drop_path alone."""

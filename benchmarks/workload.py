@@ -1,0 +1,85 @@
+"""What every model of the training benchmark is given: its size, its batch, its positions."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+VOCAB_SIZE = 8000
+PAD = VOCAB_SIZE - 1
+MAX_POSITIONS = 64
+DROPOUT = 0.1
+"""On the embedding and on every branch; 0 inside attention and on the activation, for everyone."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One model size and the batch it is trained on."""
+
+    name: str
+    layers: int
+    d_model: int
+    ffn_dim: int
+    num_heads: int
+    sentences: int
+    length: int = 32
+
+
+SIZES = {
+    "6L-6L-d512": Size("6L-6L-d512", 6, 512, 2048, 8, sentences=32),
+    "100L-100L-d64": Size("100L-100L-d64", 100, 64, 128, 2, sentences=16),
+}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One fixed batch with padding on both sides; `num_tokens` counts both sides without it."""
+
+    source: Tensor
+    source_keep: Tensor
+    target_in: Tensor
+    target_out: Tensor
+    num_target_tokens: int
+    num_tokens: int
+
+
+def make_batch(size: Size) -> Batch:
+    """Random ids; lengths from three quarters to the whole, as in batches of similar length."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (size.sentences, size.length)
+    source, target = (torch.randint(2, PAD, shape, generator=generator) for _ in range(2))
+    shortest = 3 * size.length // 4
+    source_lengths = torch.randint(shortest, size.length + 1, shape[:1], generator=generator)
+    target_lengths = torch.randint(shortest, size.length + 1, shape[:1], generator=generator)
+    source_lengths[0] = target_lengths[0] = size.length
+    source_keep = torch.arange(size.length) < source_lengths[:, None]
+    target_keep = torch.arange(size.length) < target_lengths[:, None]
+    target_out = target.masked_fill(~target_keep, PAD)
+    target_in = torch.cat([torch.full((size.sentences, 1), PAD), target_out[:, :-1]], dim=1)
+    num_target_tokens = int(target_keep.sum())
+    return Batch(
+        source=source.masked_fill(~source_keep, PAD),
+        source_keep=source_keep,
+        target_in=target_in,
+        target_out=target_out,
+        num_target_tokens=num_target_tokens,
+        num_tokens=num_target_tokens + int(source_keep.sum()),
+    )
+
+
+class SinusoidalPositions(nn.Module):
+    """A fixed table [1, T, D] for the peers that bring no sinusoidal positions of their own."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        rates = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
+        angles = torch.arange(MAX_POSITIONS)[:, None] * rates
+        table = torch.cat([angles.sin(), angles.cos()], dim=1)
+        self.register_buffer("table", table[None], persistent=False)
+
+    def forward(
+        self, tokens: Tensor, positions: None = None, incremental_state: None = None
+    ) -> Tensor:
+        """The rows of the table for `tokens` [B, T]; the other two arguments are torchscale's."""
+        return self.table[:, : tokens.shape[1]]

@@ -1,0 +1,264 @@
+"""A bundle: the folder of one model, with all that is needed to use it.
+
+    config.json         format version, shape, scheme, optimiser family, tokenizer hashes, languages, provenance
+    model.safetensors   every parameter once, however often it is used, and the buffers that are saved
+    tokenizer.model     or source.model and target.model; absent where the model does not read text
+
+Everything is JSON, safetensors and SentencePiece; nothing is unpickled. Loading is strict: an unknown key, or a tensor
+that is missing, unexpected, or of another shape or type is an error.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from deepnet.config import Section, build
+from deepnet.data.tokenizer import Tokenizers
+from deepnet.errors import CheckpointError, DataError, DeepNetError, suggest
+from deepnet.record import atomic_folder, atomic_write, sync_folder, write_json
+from deepnet.schemes.base import OptimizerFamily
+from deepnet.schemes.catalogue import describe_scheme, load_scheme
+from deepnet.transformer.models import Transformer, TransformerConfig
+
+FORMAT_VERSION = 1
+"""Version of the bundle's format; every later version of deepnet reads it."""
+
+_CONFIG_FILE, _TENSOR_FILE = "config.json", "model.safetensors"
+
+
+class BundleConfig(Section):
+    """The content of config.json."""
+
+    format_version: int = FORMAT_VERSION
+    """Version of this format."""
+    model: TransformerConfig
+    """Shape of the model."""
+    scheme: dict[str, Any]
+    """Name and options of the residual scheme."""
+    optimizer_family: OptimizerFamily = "adam"
+    """What the model was trained with, where the scheme's coefficients depend on it."""
+    languages: dict[str, Any] | None = None
+    """Source and target language, where known."""
+    tokenizer: dict[str, str] | None = None
+    """The sha256 of the source's and the target's SentencePiece model; null where there is none."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Where the weights come from: recipe, data, updates, scores."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model with its tokenizers and the record of where it comes from."""
+
+    model: Transformer
+    tokenizers: Tokenizers | None
+    config: BundleConfig
+    path: Path
+
+
+def save_bundle(
+    path: str | Path,
+    model: Transformer,
+    tokenizers: Tokenizers | None = None,
+    *,
+    languages: Mapping[str, Any] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a bundle, in place of one that is there; a failure leaves the old one as it was.
+
+    Raises CheckpointError where `path` is something else than a bundle, and DeepNetError where the disk refuses.
+    """
+    path = Path(path)
+    _check_vocabularies(model.config, tokenizers, path)
+    if path.exists() and not (path / _CONFIG_FILE).exists() and any(_entries(path)):
+        raise CheckpointError(f"{path} exists and is not a bundle; choose another folder")
+    config = BundleConfig(
+        model=model.config,
+        scheme=describe_scheme(model.scheme),
+        optimizer_family=model.optimizer_family,
+        languages=None if languages is None else dict(languages),
+        tokenizer=_fingerprints(tokenizers),
+        training=dict(provenance or {}),
+    )
+    try:
+        _replace(path, model, tokenizers, config)
+    except OSError as error:
+        raise DeepNetError(
+            f"cannot write the bundle {path}: {error.strerror or error}; what was there is unchanged;"
+            " make room or choose another folder"
+        ) from error
+
+
+def load_bundle(path: str | Path, device: str | torch.device = "cpu") -> Bundle:
+    """Read a bundle onto `device`, ready to translate (dropout off).
+
+    Raises CheckpointError where there is none, where it is damaged, or where its parts do not belong together.
+    """
+    path = _existing(Path(path))
+    config = _read_config(path / _CONFIG_FILE)
+    tensors = read_tensors(path / _TENSOR_FILE)
+    try:
+        tokenizers = Tokenizers.load(path) if config.tokenizer is not None else None
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+    if _fingerprints(tokenizers) != config.tokenizer:
+        raise CheckpointError(f"{path}: the tokenizer is not the one the model was trained with")
+    _check_vocabularies(config.model, tokenizers, path)
+    try:
+        model = _build_model(config, tensors)
+    except DeepNetError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return Bundle(model.to(device).eval(), tokenizers, config, path)
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return every parameter once, under its first name, and the buffers that are saved."""
+    saved = model.state_dict(keep_vars=True)
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+    return {name: p.detach() for name, p in model.named_parameters()} | buffers
+
+
+def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy `tensors`, as `model_tensors` gives them, into `model`.
+
+    Raises CheckpointError that names the first tensor that is missing, unexpected or of another shape or type.
+    """
+    own = model_tensors(model)
+    for name in own:
+        if name not in tensors:
+            raise CheckpointError(f"the tensor '{name}' is missing")
+    for name, tensor in tensors.items():
+        if name not in own:
+            raise CheckpointError(f"unexpected tensor '{name}'{suggest(name, own)}")
+        found, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (tensor, own[name]))
+        if found != expected:
+            raise CheckpointError(f"the tensor '{name}' is {found}; expected {expected}")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+    if isinstance(model, Transformer):
+        model.advance(int(model.scheme_step))
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file atomically; raises DeepNetError where the disk refuses."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_write(path) as file:
+        try:
+            save_file(contiguous, file.name)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+
+
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raises CheckpointError where it is missing, truncated or something else."""
+    try:
+        return load_file(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file ({error}); copy or save it again"
+        ) from error
+
+
+class _NoRandomDraws(TorchFunctionMode):
+    """Leaves tensors as they are where random numbers would be drawn that the bundle overwrites anyway."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.normal_, Tensor.uniform_):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _build_model(config: BundleConfig, tensors: Mapping[str, Tensor]) -> Transformer:
+    options = dict(config.scheme)
+    scheme = load_scheme(str(options.pop("name", "")), options)
+    with _NoRandomDraws():
+        model = Transformer(config.model, scheme, optimizer_family=config.optimizer_family)
+    floating = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
+    if floating:
+        model.to(floating[0])
+    load_model_tensors(model, tensors)
+    return model
+
+
+def _replace(
+    path: Path, model: Transformer, tokenizers: Tokenizers | None, config: BundleConfig
+) -> None:
+    """Write a new folder, then swap it in; between the two renames the old one is at `_previous`."""
+    previous = _previous(path)
+    with atomic_folder(path) as folder:
+        write_json(folder / _CONFIG_FILE, config.model_dump(mode="json"))
+        write_tensors(folder / _TENSOR_FILE, model_tensors(model))
+        if tokenizers is not None:
+            tokenizers.save(folder)
+        if path.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+            os.rename(path, previous)
+    sync_folder(path.parent)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f".{path.name}.previous")
+
+
+def _existing(path: Path) -> Path:
+    """Return the folder to read: `path`, or what a kill in the middle of `save_bundle` left of it."""
+    if not path.exists() and _previous(path).exists():
+        return _previous(path)
+    if not (path / _CONFIG_FILE).exists():
+        raise CheckpointError(f"{path} is not a bundle: there is no {_CONFIG_FILE} in it")
+    return path
+
+
+def _entries(path: Path) -> list[Path]:
+    return list(path.iterdir()) if path.is_dir() else [path]
+
+
+def _read_config(path: Path) -> BundleConfig:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    version = data.get("format_version") if isinstance(data, dict) else None
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {version!r}; this deepnet reads 1 to {FORMAT_VERSION}:"
+            " a larger one needs a newer deepnet, none means that it is not a bundle"
+        )
+    try:
+        return build(BundleConfig, data)
+    except DeepNetError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _fingerprints(tokenizers: Tokenizers | None) -> dict[str, str] | None:
+    if tokenizers is None:
+        return None
+    return {"source": tokenizers.source.fingerprint, "target": tokenizers.target.fingerprint}
+
+
+def _check_vocabularies(
+    config: TransformerConfig, tokenizers: Tokenizers | None, path: Path
+) -> None:
+    if tokenizers is None:
+        return
+    sizes = {"target": config.vocab_size, "source": config.source_vocab_size or config.vocab_size}
+    for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
+        if tokenizer.vocab_size != sizes[side]:
+            raise CheckpointError(
+                f"{path}: the {side} tokenizer has {tokenizer.vocab_size} ids, the model"
+                f" {sizes[side]}; they do not belong together"
+            )

@@ -1,0 +1,103 @@
+"""Typed sections, TOML recipes and `section.key=value` overrides, with errors that name the key.
+
+Each section is a `Section` defined beside its owner; a recipe only nests them. Precedence: default of the field,
+then the recipe's TOML, then the overrides of the command line.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from deepnet.errors import ConfigError, suggest
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """A frozen, keyword-only group of settings that refuses unknown keys; the docstring under a field documents it."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
+    )
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file; raises ConfigError when it is missing, not UTF-8 or not TOML."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+
+
+def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Return `data` with every `section.key=value` applied; the value is read as TOML, else as a string."""
+    result = _copy(data)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"'{assignment}' is not an override; write section.key=value, such as training.seed=2"
+            )
+        *path, last = key.strip().split(".")
+        table = result
+        for name in path:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"'{key}' cannot be set: '{name}' is a value, not a section")
+        table[last] = _value(text.strip())
+    return result
+
+
+def build(kind: type[T], data: Mapping[str, Any], *, where: str = "") -> T:
+    """Validate `data` as a `kind` (a Section or a dataclass); `where` names the section in errors.
+
+    Raises ConfigError with one line per wrong key: its value, what was expected, and the nearest known name.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(dict(data))
+    except ValidationError as error:
+        lines = [_describe(kind, problem, where) for problem in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in data.items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _describe(kind: type, problem: Any, where: str) -> str:
+    location = [str(part) for part in problem["loc"]]
+    key = ".".join([where, *location] if where else location)
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = _fields(kind, location[:-1])
+        section = ".".join([where, *location[:-1]] if where else location[:-1]) or "the recipe"
+        hint = suggest(location[-1], known) or f"; {section} has {', '.join(sorted(known))}"
+        return f"unknown key '{key}'{hint}"
+    if problem["type"] in ("missing", "missing_argument"):
+        return f"'{key}' is missing and has no default"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if not key:
+        return message
+    return f"'{key}' is {problem['input']!r}: {message}"
+
+
+def _fields(kind: Any, path: list[str]) -> list[str]:
+    """Return the names of the fields of the section that `path` leads to from `kind`."""
+    for name in path:
+        fields = getattr(kind, "model_fields", {})
+        kind = fields[name].annotation if name in fields else None
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return list(kind.model_fields)
+    return list(getattr(kind, "__dataclass_fields__", {}))

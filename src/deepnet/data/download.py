@@ -1,0 +1,202 @@
+"""Fetching a corpus of the catalogue: from this machine if it is here, else over the network.
+
+Archives are kept until the corpus is complete, so that an interrupted download goes on with the next archive. From an
+archive only the named members are read, as streams: no path of the archive is ever written to.
+"""
+
+import gzip
+import hashlib
+import html
+import re
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from deepnet.data.corpora import (
+    OFFLINE_VARIABLE,
+    Corpus,
+    Part,
+    check_languages,
+    find_folder,
+)
+from deepnet.data.text import decode_lines
+from deepnet.errors import DataError
+from deepnet.record import atomic_folder
+
+Report = Callable[[str], None]
+
+_CHUNK_BYTES = 1 << 20
+_REPORT_BYTES = 50 << 20
+_TIMEOUT_SECONDS = 60
+_SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.IGNORECASE)
+_KEPT_TAGS = re.compile(r"</?(title|description)>")
+"""Lines of a WIT3 file that are text; other lines that start with a tag describe the talk."""
+
+
+def get_corpus(
+    corpus: Corpus,
+    languages: tuple[str, str],
+    *,
+    downloads: Path,
+    report: Report,
+) -> Path:
+    """Return the folder with the corpus's files for two languages, downloading it into `downloads` when needed.
+
+    Raises ConfigError for a language the corpus lacks and DataError when it cannot be downloaded or is not what the
+    catalogue says.
+    """
+    check_languages(corpus, languages)
+    folder = find_folder(corpus, languages, downloads=downloads)
+    if folder is not None:
+        return folder
+    if not corpus.parts:
+        raise DataError(f"{corpus.name} has no train part in {' and '.join(languages)}")
+    folder = corpus.folder(downloads, languages)
+    archives = downloads / "archives" / corpus.name
+    wanted = corpus.languages if not corpus.pairwise else languages
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(folder) as new:
+        for language in wanted:
+            _write_language(corpus, language, languages, archives, new, report)
+    shutil.rmtree(archives)
+    return folder
+
+
+def fetch(url: str, *, path: Path, report: Report, sha256: str | None = None) -> None:
+    """Download `url` to `path` under a temporary name first; raises DataError when it fails or the sum differs."""
+    report(f"downloading {url}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".partial")
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
+            open(temporary, "wb") as file,
+        ):
+            total = response.headers.get("Content-Length")
+            digest = _copy(response, file, int(total) if total else None, report)
+    except (OSError, urllib.error.URLError) as error:
+        raise DataError(
+            f"cannot download {url}: {error}; to work offline, put the corpus into a folder and "
+            f"name that folder in {OFFLINE_VARIABLE}"
+        ) from error
+    if sha256 is not None and digest != sha256:
+        temporary.unlink()
+        raise DataError(f"{url} has the sha256 {digest} instead of {sha256}; it was not kept")
+    temporary.replace(path)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], total: int | None, report: Report) -> str:
+    """Copy a stream and return its sha256; raises OSError when it ends before `total` bytes."""
+    digest, done = hashlib.sha256(), 0
+    while chunk := source.read(_CHUNK_BYTES):
+        target.write(chunk)
+        digest.update(chunk)
+        done += len(chunk)
+        if done // _REPORT_BYTES > (done - len(chunk)) // _REPORT_BYTES:
+            report(f"{done / 1e6:,.0f} MB" + (f" of {total / 1e6:,.0f} MB" if total else ""))
+    if total is not None and done != total:
+        raise OSError(f"it broke off after {done:,} of {total:,} bytes")
+    return digest.hexdigest()
+
+
+def _write_language(
+    corpus: Corpus,
+    language: str,
+    pair: tuple[str, str],
+    archives: Path,
+    folder: Path,
+    report: Report,
+) -> None:
+    """Write every split of one language as `<split>.<language>.gz`."""
+    with ExitStack() as stack:
+        files = {
+            split: stack.enter_context(_create(folder / f"{split}.{language}.gz"))
+            for split in corpus.splits
+        }
+        for split in corpus.splits:
+            lines = _split_lines(corpus, split, language, pair, archives, report)
+            for number, line in enumerate(lines, 1):
+                held_out = (
+                    split == "train" and corpus.valid_every and number % corpus.valid_every == 0
+                )
+                files["valid" if held_out else split].write(f"{line}\n".encode())
+
+
+def _create(path: Path) -> gzip.GzipFile:
+    """Open a gzip file for writing; no time stamp, so that the same text gives the same bytes."""
+    return gzip.GzipFile(path, "wb", compresslevel=6, mtime=0)
+
+
+def _split_lines(
+    corpus: Corpus,
+    split: str,
+    language: str,
+    pair: tuple[str, str],
+    archives: Path,
+    report: Report,
+) -> Iterator[str]:
+    for part in corpus.parts:
+        if part.split != split:
+            continue
+        names = {"language": language, "pair": "-".join(sorted(pair))}
+        url = part.url.format(**names)
+        # Parts of different languages may have the same file name on the server; their whole addresses differ.
+        archive = (
+            archives
+            / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{Path(urlsplit(url).path).name}"
+        )
+        if not archive.exists():
+            fetch(url, path=archive, sha256=part.sha256, report=report)
+        with open_member(archive, part.member.format(**names)) as stream:
+            yield from _text(stream, part, archive)
+
+
+@contextmanager
+def open_member(archive: Path, member: str) -> Iterator[IO[bytes]]:
+    """Yield the stream of a member of a tar or zip archive, or of the file itself when `member` is empty.
+
+    Raises DataError when the archive is damaged or has no such regular file.
+    """
+    try:
+        if not member:
+            with open(archive, "rb") as file:
+                yield file
+        elif zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped, zipped.open(member) as file:
+                yield file
+        else:
+            with tarfile.open(archive) as tar, _tar_member(tar, member) as file:
+                yield file
+    except KeyError as error:
+        raise DataError(
+            f"{archive} has no file {member}; it is not the archive expected"
+        ) from error
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{archive} is damaged ({error}); delete it and fetch it again") from error
+
+
+def _tar_member(tar: tarfile.TarFile, member: str) -> IO[bytes]:
+    for entry in tar:
+        if entry.isreg() and entry.name.removeprefix("./") == member:
+            stream = tar.extractfile(entry)
+            assert stream is not None, "a regular file has a stream"
+            return stream
+    raise KeyError(member)
+
+
+def _text(stream: IO[bytes], part: Part, archive: Path) -> Iterator[str]:
+    """Yield the sentences of one downloaded file."""
+    for line in decode_lines(stream, name=f"{archive.name}:{part.member}"):
+        if part.format == "segments":
+            yield from (html.unescape(text).strip() for text in _SEGMENT.findall(line))
+        elif part.format == "lines" or not line.lstrip().startswith("<"):
+            yield line
+        elif _KEPT_TAGS.match(line.lstrip()):
+            yield _KEPT_TAGS.sub("", line).strip()

@@ -1,0 +1,1 @@
+"""Search and scoring: beam search, sampling, ensembles, forced scores and whole texts."""

@@ -1,0 +1,77 @@
+"""Whether one system's scores are better than another's by more than the choice of sentences: paired bootstrap."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest, Result
+
+from deepnet.errors import DataError
+from deepnet.evaluation.scores import check_parallel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One metric of two systems over resampled test sets."""
+
+    metric: str
+    """"BLEU" or "chrF2"."""
+    baseline: float
+    """Score of the first system on the whole test set."""
+    baseline_interval: float
+    """Half width of its 95% confidence interval."""
+    system: float
+    """Score of the second system."""
+    system_interval: float
+    """Half width of its 95% confidence interval."""
+    p_value: float
+    """Probability of a difference at least as large if the two were equally good."""
+    signature: str
+    """How the scores were computed."""
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Sequence[str],
+    *,
+    num_samples: int = 1000,
+) -> list[Comparison]:
+    """Return the comparison of two outputs in BLEU and in chrF, by sacreBLEU's paired bootstrap (Koehn 2004).
+
+    Raises DataError where the three texts differ in length or are too short to resample.
+    """
+    check_parallel(baseline, references)
+    check_parallel(system, references)
+    if len(references) < 2:
+        raise DataError("one sentence cannot be resampled; give at least 2")
+    test = PairedTest(
+        [("baseline", list(baseline)), ("system", list(system))],
+        {"BLEU": BLEU(references=[list(references)]), "chrF2": CHRF(references=[list(references)])},
+        references=None,
+        test_type="bs",
+        n_samples=num_samples,
+    )
+    signatures, scores = test()
+    return [
+        _comparison(name, str(signatures[name]), scores[name])
+        for name in scores
+        if name != "System"
+    ]
+
+
+def _comparison(metric: str, signature: str, results: Sequence[str | Result]) -> Comparison:
+    first, second = (result for result in results if isinstance(result, Result))
+    assert first.ci is not None
+    assert second.ci is not None
+    assert second.p_value is not None
+    return Comparison(
+        metric=metric,
+        baseline=first.score,
+        baseline_interval=first.ci,
+        system=second.score,
+        system_interval=second.ci,
+        p_value=second.p_value,
+        signature=signature,
+    )

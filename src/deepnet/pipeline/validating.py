@@ -1,0 +1,48 @@
+"""What the loop is told about a model at each validation: the loss and, where asked for, BLEU."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from deepnet.data.loader import validation_batches
+from deepnet.data.prepare import PreparedData
+from deepnet.decoding.interface import DecodingConfig
+from deepnet.decoding.translate import Translator, translate
+from deepnet.evaluation.scores import corpus_scores
+from deepnet.pipeline.recipe import Recipe
+from deepnet.training.loss import validation_loss
+from deepnet.training.precision import Precision
+from deepnet.transformer.models import Transformer
+
+
+def make_validation(
+    recipe: Recipe, data: PreparedData, *, device: torch.device, precision: Precision
+) -> Callable[[nn.Module, int], dict[str, float]]:
+    """Return the function (model, step) -> {"loss": nats per token, "bleu": ...} on the valid part."""
+    batches = validation_batches(data.dataset("valid"), recipe.batching.max_tokens)
+    sources, references = data.lines("valid")
+    count = recipe.validation.bleu_sentences
+
+    def validate(model: nn.Module, step: int) -> dict[str, float]:
+        loss = validation_loss(model, batches, device=device, precision=precision)
+        if not recipe.validation.bleu:
+            return {"loss": loss}
+        assert isinstance(model, Transformer)
+        found = translate(
+            Translator(model, data.tokenizers), sources[:count], config=greedier(recipe)
+        )
+        return {"loss": loss, "bleu": corpus_scores(list(found), references[:count])["bleu"]}
+
+    return validate
+
+
+def greedier(recipe: Recipe) -> DecodingConfig:
+    """Return the recipe's decoding with the beam of a validation."""
+    return DecodingConfig(
+        beam_size=recipe.validation.beam_size,
+        length_penalty=recipe.decoding.length_penalty,
+        max_length_ratio=recipe.decoding.max_length_ratio,
+        max_length_constant=recipe.decoding.max_length_constant,
+        max_tokens=recipe.decoding.max_tokens,
+    )

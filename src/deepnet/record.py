@@ -1,0 +1,252 @@
+"""What a run leaves on disk: a folder with the recipe, the environment, the metrics, checkpoints and the bundle.
+
+Every file is written under a temporary name, flushed to the disk and then renamed, so that a kill at any byte leaves
+the old file or the new one; only metrics.jsonl is appended to, by one process, a line at a time.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any, Self
+
+import torch
+
+from deepnet.errors import ConfigError, DataError, DeepNetError
+from deepnet.version import __version__
+
+FORMAT_VERSION = 1
+"""The version of a run folder's own files: recipe.json, environment.json and metrics.jsonl."""
+
+_PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors", "pydantic")
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
+    """Yield a binary file that becomes `path` when the block ends well, and nothing otherwise.
+
+    Raises DeepNetError when the disk refuses (full, read-only); the file that was there stays as it was.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise DeepNetError(
+            f"cannot write {path}: {error.strerror or error}; what was there is unchanged; "
+            "make room or choose another folder, and run again"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a new folder that becomes `path` when the block ends well; `path` itself must not exist yet.
+
+    The files in it are flushed to the disk before the rename. Raises OSError as the disk gives it, with nothing left.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _sync(file)
+        sync_folder(temporary)
+        os.rename(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Flush the entries of a folder to the disk, so that a rename in it survives a power cut."""
+    _sync(path)
+
+
+def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Write `data` atomically as indented UTF-8 JSON; NaN and infinity are refused, as JSON has neither."""
+    text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
+    with atomic_write(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+def append_jsonl(path: str | Path, record: Mapping[str, Any]) -> None:
+    """Append one JSON object as one line; raises DeepNetError when the disk refuses."""
+    line = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
+    try:
+        with Path(path).open("ab") as file:
+            file.write(line.encode())
+    except OSError as error:
+        raise DeepNetError(f"cannot append to {path}: {error.strerror or error}") from error
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """Read the objects of a JSON-lines file; an unfinished last line, as a kill leaves it, is not one of them.
+
+    Raises DataError when any other line is not a JSON object.
+    """
+    path = Path(path)
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [_json_object(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def keep_steps(path: str | Path, last_step: int) -> None:
+    """Cut a metrics file back to the records up to `last_step`, so that a resumed run writes each step once."""
+    records = [record for record in read_jsonl(path) if record["step"] <= last_step]
+    with atomic_write(path) as file:
+        for record in records:
+            file.write(json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run: recipe.json, environment.json, metrics.jsonl, checkpoints/ and bundle/."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: str | Path, *, recipe: Mapping[str, Any]) -> Self:
+        """Start a run in `path`, which may exist but not hold a run; raises ConfigError when it does."""
+        run = cls(Path(path))
+        if run.path.exists() and not run.path.is_dir():
+            raise ConfigError(f"{path} is a file; a run needs a folder")
+        held = [file.name for file in run._own_paths() if file.exists()]
+        if held:
+            raise ConfigError(
+                f"{path} holds another run ({', '.join(held)}); choose another folder, or resume that run"
+            )
+        _make_folder(run.path)
+        run.describe(recipe=recipe)
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open the run in `path`; raises ConfigError when it holds none, or one of a later format."""
+        run = cls(Path(path))
+        if not run.recipe_path.exists():
+            raise ConfigError(f"{path} holds no run: there is no {run.recipe_path.name} in it")
+        version = run.read_recipe().get("format_version")
+        if version != FORMAT_VERSION:
+            raise ConfigError(
+                f"{run.recipe_path} has format version {version}; this deepnet reads {FORMAT_VERSION}"
+            )
+        return run
+
+    def describe(self, *, recipe: Mapping[str, Any]) -> None:
+        """Write the resolved recipe and the environment it runs in, at the start and at each resumption."""
+        write_json(self.environment_path, {"format_version": FORMAT_VERSION, **environment()})
+        write_json(self.recipe_path, {"format_version": FORMAT_VERSION, "recipe": recipe})
+
+    def read_recipe(self) -> dict[str, Any]:
+        """Return the content of recipe.json; raises DataError when it is damaged."""
+        return _json_object(self.recipe_path.read_bytes(), str(self.recipe_path))
+
+    @property
+    def recipe_path(self) -> Path:
+        """The resolved recipe: every key with the value the run uses."""
+        return self.path / "recipe.json"
+
+    @property
+    def environment_path(self) -> Path:
+        """Versions, device and threads of the latest session."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON object per recorded update."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints, one folder each."""
+        return self.path / "checkpoints"
+
+    @property
+    def bundle(self) -> Path:
+        """The folder of the finished model."""
+        return self.path / "bundle"
+
+    def _own_paths(self) -> tuple[Path, ...]:
+        return (self.recipe_path, self.metrics_path, self.checkpoints, self.bundle)
+
+
+def environment() -> dict[str, Any]:
+    """Return what a number depends on besides the recipe: versions, processor, threads, device and git commit."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "deepnet": __version__,
+        "git_commit": _git_commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "cpu": _cpu_name(),
+        "num_cpus": os.cpu_count(),
+        "num_threads": torch.get_num_threads(),
+        "cuda_devices": [
+            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+        ],
+    }
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeepNetError(f"cannot make the folder {path}: {error.strerror}") from error
+
+
+def _json_object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is not a JSON object")
+    return value
+
+
+def _git_commit() -> str | None:
+    """Return the commit checked out where the run was started, or None outside a git repository."""
+    try:
+        result = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

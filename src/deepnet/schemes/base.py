@@ -1,0 +1,321 @@
+"""The contract between a residual scheme and the layers that carry out what it answers.
+
+A scheme answers with data: `scheme.stack(context)` returns a `StackPlan` with one `SitePlan` per residual site and the
+`Ends` of the stack. The ordinary site computes
+
+    x <- post(skip * s + branch * out(f(pre(x))))        s = x, or pre(x) where skip_from = "normed"
+
+What data cannot say is behaviour, each with a default that does nothing special: a `Stream` (how the state handed from
+site to site is read and written), `prepare`, `advance` and `after_update`. Layers never ask for a scheme's name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Architecture = Literal["encoder_decoder", "encoder_only", "decoder_only"]
+StackName = Literal["encoder", "decoder"]
+Branch = Literal["self", "cross", "merged", "ffn"]
+Role = Literal[
+    "q", "k", "v", "out", "fc1", "gate", "fc2",
+    "embedding", "position", "vocabulary", "bias", "norm", "scale",
+]  # fmt: skip
+OptimizerFamily = Literal["sgd", "adam", "lamb"]
+InitKind = Literal["xavier_normal", "xavier_uniform", "normal", "uniform", "constant"]
+
+ALL_ARCHITECTURES: tuple[Architecture, ...] = ("encoder_decoder", "encoder_only", "decoder_only")
+
+
+# What a plan is made of ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Init:
+    """How one role's weight is drawn; `value` is the gain (xavier), std (normal), limit (uniform) or constant."""
+
+    kind: InitKind
+    value: float
+
+    def std(self, fan_in: int, fan_out: int) -> float:
+        """Return the standard deviation this draw aims at for a matrix of those fans."""
+        if self.kind in ("xavier_normal", "xavier_uniform"):
+            return float(self.value * (2.0 / (fan_in + fan_out)) ** 0.5)
+        return {"normal": self.value, "uniform": self.value / 3.0**0.5, "constant": 0.0}[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Multipliers on the optimiser's learning rate, weight decay and eps for one role."""
+
+    lr: float = 1.0
+    weight_decay: float = 1.0
+    eps: float = 1.0
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm made by `make(width)`, its output multiplied by `multiplier`."""
+
+    make: "Callable[[int], nn.Module]"
+    multiplier: float = 1.0
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A scale fixed at construction."""
+
+    value: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """A scale that is trained: one number or one per channel, owned by a site or shared by a layer or stack."""
+
+    init: float
+    shape: Literal["scalar", "vector"] = "scalar"
+    scope: Literal["site", "layer", "stack"] = "site"
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A scale that is a function of the number of optimiser updates done: `at(step)`, computed in float64."""
+
+    at: Callable[[int], float]
+
+
+Scale = Constant | Learned | Scheduled
+ONE = Constant(1.0)
+
+
+# Where a plan applies -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One residual site: its stack, its layer and its place in the stack (both 1-based), and its branch."""
+
+    stack: StackName
+    layer: int
+    kind: Branch
+    index: int
+    first_in_layer: bool
+    last_in_layer: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackContext:
+    """What a scheme may know of the stack it plans; N is `encoder_layers`, M is `decoder_layers`."""
+
+    architecture: Architecture
+    stack: StackName
+    encoder_layers: int
+    decoder_layers: int
+    d_model: int
+    ffn_dim: int
+    num_heads: int
+    tie_embeddings: Literal["all", "decoder", "none"]
+    optimizer_family: OptimizerFamily
+    make_norm: "Callable[[int], nn.Module]"
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of layers of this stack."""
+        return self.encoder_layers if self.stack == "encoder" else self.decoder_layers
+
+    def norm(self, *, multiplier: float = 1.0) -> Norm:
+        """Return the model's own kind of norm."""
+        return Norm(self.make_norm, multiplier)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SitePlan:
+    """What one residual site computes and how its weights start."""
+
+    branch: Branch
+    pre: Norm | None = None
+    out: Norm | None = None
+    post: Norm | None = None
+    skip: Scale = ONE
+    branch_scale: Scale = ONE
+    skip_from: Literal["raw", "normed"] = "raw"
+    inner_norms: Mapping[Literal["q", "k", "v", "heads", "activation"], Norm] = field(
+        default_factory=dict
+    )
+    head_scale: Scale | None = None
+    attention_multiplier: float | None = None
+    preactivation_scale: Scale | None = None
+    shifts: Mapping[Literal["input", "preactivation", "activation"], float] = field(
+        default_factory=dict
+    )
+    bias: bool = True
+    init: Mapping[Role, Init] = field(default_factory=dict)
+    policy: Mapping[Role, Policy] = field(default_factory=dict)
+    extra: "Mapping[str, Callable[[], nn.Module]]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """What a stack does between its embedding and its first site, and after its last site."""
+
+    embedding_norm: Norm | None = None
+    embedding_multiplier: float | None = None
+    unit_rows: bool = False
+    final: Norm | None = None
+    exit_scale: Scale = ONE
+    exit_shift: float | None = None
+    logit_scale: Scale = ONE
+    init: Mapping[Role, Init] = field(default_factory=dict)
+    policy: Mapping[Role, Policy] = field(default_factory=dict)
+    extra: "Mapping[str, Callable[[], nn.Module]]" = field(default_factory=dict)
+
+
+class ResidualSite(Protocol):
+    """What a stream sees of a residual site: its two halves, its plan and the modules it asked for."""
+
+    site: Site
+    extra: Any
+
+    def enter(self, x: "Tensor") -> "tuple[Tensor, Tensor]":
+        """Return the branch's input and what the skip carries, from the stream [B, T, D]."""
+
+    def __call__(self, skip: "Tensor", y: "Tensor") -> "Tensor":
+        """Return post(skip_scale * skip + branch_scale * out(y)), all [B, T, D]."""
+
+
+class Stream:
+    """The state handed from site to site: by default one tensor [B, T, D].
+
+    A state is made of tensors and kept on no module, so that recompute and pipeline cuts are safe; parameters that a
+    stream needs are the `extra` modules of a site or of the ends. No stream mixes positions.
+    """
+
+    def open(self, x: "Tensor") -> Any:
+        """Return the first state, from the embedded input [B, T, D]."""
+        return x
+
+    def read(self, state: Any, site: ResidualSite) -> "tuple[Tensor, Any]":
+        """Return the branch's input [B, T, D] and what `write` will need of the state."""
+        return site.enter(state)
+
+    def write(self, state: Any, carry: Any, site: ResidualSite, y: "Tensor") -> Any:
+        """Return the next state, from the branch's output `y` [B, T, D]."""
+        return site(carry, y)
+
+    def close(self, state: Any, ends: Any) -> "Tensor":
+        """Return the stack's output [B, T, D]; `ends` holds the final norm and the ends' extra modules."""
+        return ends(state)
+
+    def peek(self, state: Any) -> "Tensor":
+        """Return the one tensor [B, T, D] that a probe should look at."""
+        return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackPlan:
+    """Every site of a stack in order, its ends and its stream."""
+
+    sites: tuple[tuple[Site, SitePlan], ...]
+    ends: Ends
+    stream: Stream
+
+    def layers(self) -> list[list[tuple[Site, SitePlan]]]:
+        """Return the sites grouped by layer."""
+        grouped: dict[int, list[tuple[Site, SitePlan]]] = {}
+        for site, plan in self.sites:
+            grouped.setdefault(site.layer, []).append((site, plan))
+        return list(grouped.values())
+
+
+# The scheme ---------------------------------------------------------------------------------------------------------
+
+
+class SteppedModel(Protocol):
+    """A model whose scheduled scales follow the number of optimiser updates."""
+
+    def advance(self, step: int) -> None:
+        """Set every scheduled scale to its value after `step` updates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualScheme:
+    """A residual scheme: its fields are its hyper-parameters, its methods its answers."""
+
+    equation: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    folds_to: ClassVar[str | None] = None
+    architectures: ClassVar[tuple[Architecture, ...]] = ALL_ARCHITECTURES
+
+    def site(self, context: StackContext, site: Site) -> SitePlan:
+        """Return the plan of one site."""
+        raise TypeError(f"{type(self).__module__} answers neither `site` nor `stack`")
+
+    def ends(self, context: StackContext) -> Ends:
+        """Return the ends of the stack; by default an embedding of std d^(-1/2) and no final norm."""
+        return Ends(init=embedding_init(context))
+
+    def branches(self, context: StackContext) -> tuple[Branch, ...]:
+        """Return the branches of one layer, in order."""
+        if context.stack == "decoder" and context.architecture == "encoder_decoder":
+            return ("self", "cross", "ffn")
+        return ("self", "ffn")
+
+    def stream(self, context: StackContext) -> Stream:
+        """Return the stream of the stack."""
+        return Stream()
+
+    def stack(self, context: StackContext) -> StackPlan:
+        """Return the plan of a whole stack, by default one question per site."""
+        sites = list_sites(context, self.branches(context))
+        return StackPlan(
+            sites=tuple((site, self.site(context, site)) for site in sites),
+            ends=self.ends(context),
+            stream=self.stream(context),
+        )
+
+    def prepare(self, model: Any, batches: Iterable[Any]) -> None:
+        """Do what the scheme needs once before step 0, such as profiling; by default nothing."""
+
+    def advance(self, model: SteppedModel, step: int) -> None:
+        """Tell `model` that `step` optimiser updates are done (absolute and idempotent)."""
+        model.advance(step)
+
+    def after_update(self, model: Any) -> None:
+        """Do what the scheme needs after each optimiser update; by default nothing."""
+
+
+def list_sites(context: StackContext, branches: tuple[Branch, ...]) -> list[Site]:
+    """Return the sites of a stack whose every layer has those branches."""
+    width = len(branches)
+    return [
+        Site(
+            stack=context.stack,
+            layer=layer,
+            kind=kind,
+            index=(layer - 1) * width + place + 1,
+            first_in_layer=place == 0,
+            last_in_layer=place == width - 1,
+        )
+        for layer in range(1, context.num_layers + 1)
+        for place, kind in enumerate(branches)
+    ]
+
+
+def glorot(gain: float = 1.0, *, qk_gain: float = 1.0, gate_gain: float = 1.0) -> dict[Role, Init]:
+    """Return Glorot-normal draws of gain `gain` for v, out, fc1 and fc2, with gains of their own for q, k and the gate.
+
+    A gated branch multiplies three matrices; leaving the gate at gain 1 keeps it of the order gain^2, as an ungated one.
+    """
+    draws: dict[Role, Init] = {
+        role: Init("xavier_normal", gain) for role in ("v", "out", "fc1", "fc2")
+    }
+    draws |= {"q": Init("xavier_normal", qk_gain), "k": Init("xavier_normal", qk_gain)}
+    return draws | {"gate": Init("xavier_normal", gate_gain)}
+
+
+def embedding_init(context: StackContext) -> dict[Role, Init]:
+    """Return draws of std d^(-1/2) for embeddings, learned positions and the vocabulary projection."""
+    normal = Init("normal", context.d_model**-0.5)
+    return {"embedding": normal, "position": normal, "vocabulary": normal}

@@ -1,0 +1,58 @@
+"""The catalogue is the folder: a scheme's file name is its name in recipes and commands."""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import deepnet.schemes as package
+from deepnet.config import build
+from deepnet.errors import ConfigError, suggest
+from deepnet.schemes.base import ResidualScheme
+
+_NOT_SCHEMES = ("base", "catalogue", "coefficients")
+
+
+def list_schemes() -> list[str]:
+    """Return the names of the built-in schemes, in alphabetical order."""
+    found = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in found if name not in _NOT_SCHEMES)
+
+
+def scheme_class(name: str) -> type[ResidualScheme]:
+    """Return the class of a built-in scheme or of a user's own, named "module:Class"; raises ConfigError."""
+    if ":" in name:
+        return _own_scheme(name)
+    if name not in list_schemes():
+        hint = suggest(name, list_schemes()) or f"; there are {', '.join(list_schemes())}"
+        raise ConfigError(f"unknown scheme '{name}'{hint}")
+    kind: type[ResidualScheme] = importlib.import_module(f"{package.__name__}.{name}").Scheme
+    return kind
+
+
+def load_scheme(name: str, options: Mapping[str, Any] | None = None) -> ResidualScheme:
+    """Return the scheme called `name` with those hyper-parameters; raises ConfigError that names a wrong one."""
+    return build(scheme_class(name), options or {}, where="scheme")
+
+
+def describe_scheme(scheme: ResidualScheme) -> dict[str, Any]:
+    """Return {"name": ..., option: value, ...}: what `load_scheme` needs to make it again."""
+    kind = type(scheme)
+    package_name, _, name = kind.__module__.rpartition(".")
+    if package_name != package.__name__:
+        name = f"{kind.__module__}:{kind.__name__}"
+    return {"name": name, **asdict(scheme)}
+
+
+def _own_scheme(name: str) -> type[ResidualScheme]:
+    module_name, _, attribute = name.partition(":")
+    try:
+        kind = vars(importlib.import_module(module_name))[attribute]
+    except (ImportError, KeyError) as error:
+        raise ConfigError(f"scheme '{name}' cannot be imported: {error!r}") from error
+    if not (isinstance(kind, type) and issubclass(kind, ResidualScheme)):
+        raise ConfigError(
+            f"scheme '{name}' is not a subclass of deepnet.schemes.base.ResidualScheme"
+        )
+    return kind

@@ -1,0 +1,1 @@
+"""One training loop, and the parts it is made of."""

@@ -1,0 +1,69 @@
+"""Averages of weights: over time while training (EMA), and over checkpoints afterwards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from deepnet.errors import CheckpointError
+
+
+class MovingAverage:
+    """An exponential moving average of a model's parameters: average = decay * average + (1 - decay) * parameter."""
+
+    def __init__(self, model: nn.Module, *, decay: float) -> None:
+        self._move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        self.tensors = {
+            name: parameter.detach().clone() for name, parameter in model.named_parameters()
+        }
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move the average towards the model, once per update."""
+        parameters = [parameter.detach() for parameter in model.parameters()]
+        self._move(list(self.tensors.values()), parameters, 0)
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over a saved average of the same model."""
+        for name, average in self.tensors.items():
+            average.copy_(tensors[name])
+
+    @contextmanager
+    def in_place_of(self, model: nn.Module) -> Iterator[None]:
+        """Let the model hold the average for the length of a block."""
+        self._swap(model)
+        try:
+            yield
+        finally:
+            self._swap(model)
+
+    @torch.no_grad()
+    def _swap(self, model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            kept = parameter.detach().clone()
+            parameter.copy_(self.tensors[name])
+            self.tensors[name].copy_(kept)
+
+
+def average_tensors(groups: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of equally named tensors, summed in float64; what is not floating point is taken from the last.
+
+    Raises CheckpointError when names or shapes differ.
+    """
+    first = groups[0]
+    for other in groups[1:]:
+        if {n: t.shape for n, t in other.items()} != {n: t.shape for n, t in first.items()}:
+            raise CheckpointError("the checkpoints to average hold different tensors")
+    return {name: _mean([group[name] for group in groups]) for name in first}
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    if not tensors[0].is_floating_point():
+        return tensors[-1]
+    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for tensor in tensors:
+        total += tensor
+    return (total / len(tensors)).to(tensors[0].dtype)

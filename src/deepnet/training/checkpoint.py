@@ -1,0 +1,163 @@
+"""Checkpoints: one folder per step, written whole or not at all, in safetensors and JSON.
+
+step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), state.json
+
+state.json holds the format version, the counters, the scaler, the optimiser's plain numbers and the run's settings.
+No random state is saved: the loop seeds every micro-batch from the recipe's seed and the step.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn, optim
+
+from deepnet.bundle import load_model_tensors, model_tensors, read_tensors, write_tensors
+from deepnet.config import build
+from deepnet.errors import CheckpointError, ConfigError, DeepNetError, DivergenceError
+from deepnet.record import atomic_folder, write_json
+from deepnet.training.averaging import MovingAverage
+from deepnet.training.optimizer_state import load_optimizer_state, optimizer_state
+from deepnet.training.resume import check_resumable
+from deepnet.training.state import TrainingState
+
+FORMAT_VERSION = 1
+"""The version of the format of a checkpoint folder."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Everything of a run that changes while it trains."""
+
+    model: nn.Module
+    optimizer: optim.Optimizer
+    scaler: torch.amp.GradScaler
+    average: MovingAverage | None
+    state: TrainingState
+
+
+def checkpoint_path(folder: Path, *, step: int) -> Path:
+    """Return where the checkpoint of a step lies."""
+    return folder / f"step_{step:08d}"
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints of a run, oldest first."""
+    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+
+
+def save_checkpoint(folder: Path, *, trained: Trained, settings: Mapping[str, Any]) -> Path:
+    """Write the checkpoint of the current step; one that is already there is left as it is.
+
+    Raises CheckpointError when the disk refuses, and DivergenceError when a weight is not finite; what was saved before
+    stays, and nothing half-written does.
+    """
+    path = checkpoint_path(folder, step=trained.state.step)
+    if path.exists():
+        return path
+    _check_finite(trained)
+    try:
+        with atomic_folder(path) as temporary:
+            _write(temporary, trained, settings)
+    except (OSError, DeepNetError) as error:
+        raise CheckpointError(
+            f"cannot save the checkpoint of step {trained.state.step} in {folder}: "
+            f"{error.__cause__ or error}; the earlier ones are complete: make room and resume"
+        ) from error
+    return path
+
+
+def load_checkpoint(path: Path, *, trained: Trained, settings: Mapping[str, Any]) -> None:
+    """Put a checkpoint into the objects of `trained`, to go on with `settings`.
+
+    Raises CheckpointError, with the reason, when it is damaged, foreign or of another format, and ConfigError when it was
+    made with settings that may not change.
+    """
+    header = read_header(path)
+    check_resumable(header["settings"], settings)
+    try:
+        _load(path, trained, header)
+    except (KeyError, RuntimeError, CheckpointError) as error:
+        raise CheckpointError(f"cannot resume from {path}: {error}") from error
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Read state.json of a checkpoint, with "state" as a TrainingState; raises CheckpointError when it cannot be."""
+    file = path / "state.json"
+    try:
+        header = json.loads(file.read_text(encoding="utf-8"))
+        if header["format_version"] != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format version {header['format_version']}; this deepnet reads {FORMAT_VERSION}"
+            )
+        return {
+            "state": build(TrainingState, header["state"]),
+            **{name: dict(header[name]) for name in ("optimizer", "scaler", "settings")},
+        }
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        raise CheckpointError(
+            f"{path} is not a complete checkpoint: {file.name}: {error}; "
+            "remove that folder to resume from the one before it"
+        ) from error
+
+
+def prune_checkpoints(folder: Path, *, keep_last: int, best_step: int | None) -> None:
+    """Remove all checkpoints but the latest and the best, and what killed processes left half-written."""
+    paths = list_checkpoints(folder)
+    kept = set(paths[-keep_last:])
+    if best_step is not None:
+        kept.add(checkpoint_path(folder, step=best_step))
+    for path in paths:
+        if path not in kept:
+            # renamed first: a kill while files disappear must not leave a folder that looks complete
+            path = path.rename(path.with_name(f".{path.name}.tmp"))
+            shutil.rmtree(path)
+    for path in folder.glob(".step_*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
+    tensors, numbers = optimizer_state(trained.optimizer, model=trained.model)
+    write_tensors(folder / "model.safetensors", model_tensors(trained.model))
+    write_tensors(folder / "optimizer.safetensors", tensors)
+    if trained.average:
+        write_tensors(folder / "ema.safetensors", trained.average.tensors)
+    write_json(
+        folder / "state.json",
+        {
+            "format_version": FORMAT_VERSION,
+            "state": asdict(trained.state),
+            "optimizer": numbers,
+            "scaler": trained.scaler.state_dict(),
+            "settings": settings,
+        },
+    )
+
+
+def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
+    load_model_tensors(trained.model, read_tensors(path / "model.safetensors"))
+    load_optimizer_state(
+        trained.optimizer,
+        model=trained.model,
+        tensors=read_tensors(path / "optimizer.safetensors"),
+        numbers=header["optimizer"],
+    )
+    if trained.average:
+        trained.average.load(read_tensors(path / "ema.safetensors"))
+    trained.scaler.load_state_dict(header["scaler"])
+    vars(trained.state).update(vars(header["state"]))
+
+
+def _check_finite(trained: Trained) -> None:
+    tensors: dict[str, Tensor] = model_tensors(trained.model)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not math.isfinite(tensor.sum(dtype=torch.float64).item()):
+            raise DivergenceError(
+                f"after step {trained.state.step} the weight '{name}' is not finite; "
+                "no checkpoint was made of it; the earlier ones are good"
+            )

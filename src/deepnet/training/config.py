@@ -1,0 +1,137 @@
+"""The recipe sections [training], [optimizer] and [schedule]."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from deepnet.config import Section
+
+OptimizerName = Literal["adam", "adamw", "radam", "sgd", "lamb", "adafactor"]
+OptimizerFamily = Literal["sgd", "adam", "lamb"]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+_USES: dict[OptimizerName, tuple[str, ...]] = {
+    "adam": ("betas", "eps"),
+    "adamw": ("betas", "eps"),
+    "radam": ("betas", "eps"),
+    "lamb": ("betas", "eps"),
+    "adafactor": ("eps",),
+    "sgd": ("momentum",),
+}
+
+
+class OptimizerConfig(Section):
+    """What turns gradients into updates."""
+
+    name: OptimizerName = "adam"
+    """adam adds weight decay to the gradient, adamw takes it off the weights; lamb needs the extra
+    deepnet-transformers[optimizers]; adafactor is torch's, whose learning rate is min(lr, 1/sqrt(step)) times the root
+    mean square of the parameter, whatever the schedule says."""
+    lr: Positive = 5e-4
+    """Learning rate at the end of the warm-up."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
+    """Decay per update of the running means of the gradient and of its square (Adam, AdamW, RAdam, LAMB)."""
+    eps: Positive | None = None
+    """Added to the denominator; unset: 1e-8 for Adam, AdamW, RAdam, 1e-6 for LAMB, machine epsilon for Adafactor."""
+    weight_decay: NotNegative = 0.0
+    """Decay of the weights, per unit of learning rate; norms, biases and scales have none."""
+    momentum: Fraction = 0.0
+    """Momentum of SGD; the others take theirs from betas."""
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> Self:
+        used = _USES[self.name]
+        given = {"betas": self.betas != (0.9, 0.98), "eps": self.eps is not None}
+        for field, is_given in {**given, "momentum": self.momentum != 0}.items():
+            if is_given and field not in used:
+                raise ValueError(f"{field} has no effect with name = '{self.name}'; leave it out")
+        return self
+
+
+class ScheduleConfig(Section):
+    """The learning rate at each update: a linear warm-up, then the named curve."""
+
+    name: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    """inverse_sqrt: lr * sqrt(warmup_steps / step); linear and cosine: from lr to min_lr at decay_steps."""
+    warmup_steps: Count = 4000
+    """Updates of linear warm-up; 0 for none."""
+    warmup_init_lr: NotNegative = 1e-7
+    """Learning rate of the first update of the warm-up."""
+    min_lr: NotNegative = 0.0
+    """Learning rate the curve ends at (linear, cosine) or does not fall below (inverse_sqrt)."""
+    decay_steps: Count = 0
+    """Update at which linear and cosine reach min_lr, warm-up included; 0: training.max_steps."""
+
+    @model_validator(mode="after")
+    def _decay_after_warmup(self) -> Self:
+        if self.decay_steps and self.name not in ("linear", "cosine"):
+            raise ValueError(f"decay_steps has no effect with name = '{self.name}'; leave it out")
+        if 0 < self.decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f"decay_steps = {self.decay_steps} must be greater than warmup_steps = {self.warmup_steps}"
+            )
+        return self
+
+
+class TrainingConfig(Section):
+    """How long to train, how to check on it and what to keep."""
+
+    seed: Count = 1
+    """Seed of the initial weights, the order of the sentences and the dropout."""
+    max_steps: Count = 0
+    """Stop after so many updates; 0: no limit. One of the three limits is needed; the first that is reached ends it."""
+    max_epochs: Count = 0
+    """Stop after so many passes over the training set; 0: no limit."""
+    max_minutes: NotNegative = 0.0
+    """Stop after so many minutes of wall clock, all sessions of a resumed run together; 0: no limit."""
+    clip_norm: NotNegative = 0.0
+    """Largest L2 norm of the whole gradient; longer ones are scaled down to it; 0: no clipping."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Type of the matrix products; weights stay in float32. auto: bf16 where the device has it and the width pays."""
+    recompute: bool = False
+    """Compute the activations of a block again in the backward pass instead of keeping them: less memory, more time."""
+    label_smoothing: Fraction = 0.1
+    """Share of the target probability that is spread evenly over the vocabulary."""
+    validate_every: Count = 0
+    """Updates from one validation to the next; 0: only at the end."""
+    save_every: Count = 1000
+    """Updates from one checkpoint to the next; 0: only at the end and at the best validation."""
+    keep_last: Annotated[int, Field(ge=1)] = 3
+    """Number of latest checkpoints kept; the best one is kept besides."""
+    keep_best: Literal["loss", "bleu"] = "loss"
+    """Validation figure by which the best checkpoint is chosen."""
+    patience: Count = 0
+    """Validations without a better figure after which training stops early; 0: never."""
+    ema_decay: Fraction = 0.0
+    """Decay per update of an exponential moving average of the weights, which is then validated and kept; 0: off."""
+    average_last: Count = 0
+    """Number of latest checkpoints whose average becomes the final model; 0: the best checkpoint does."""
+    log_every: Annotated[int, Field(ge=1)] = 10
+    """Updates from one line of metrics.jsonl to the next."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not (self.max_steps or self.max_epochs or self.max_minutes):
+            raise ValueError(
+                "no limit is set; give max_steps, max_epochs or max_minutes a value above 0"
+            )
+        if self.average_last > self.keep_last:
+            raise ValueError(
+                f"average_last = {self.average_last} needs keep_last of at least as many, not {self.keep_last}"
+            )
+        if self.patience and not self.validate_every:
+            raise ValueError("patience needs validate_every above 0")
+        return self
+
+
+def optimizer_family(name: OptimizerName) -> OptimizerFamily:
+    """Return the family by which schemes derive their coefficients: how an update's size follows the gradient's.
+
+    SGD's is proportional to the gradient, Adam's independent of it, LAMB's and Adafactor's relative to the weights.
+    """
+    if name == "sgd":
+        return "sgd"
+    return "lamb" if name in ("lamb", "adafactor") else "adam"

@@ -1,0 +1,88 @@
+"""Plain data parallel under torchrun, put around a model from outside; one process is the case of one rank."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The place of this process among those that train together."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def is_writer(self) -> bool:
+        """True for the one process that writes files and the display."""
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Return the module to call in the forward pass: it averages gradients over the ranks, and starts them equal.
+
+        Buffers are not sent around: what the loop keeps in them is a function of the step.
+        """
+        if self.world_size == 1:
+            return model
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            broadcast_buffers=False,
+        )
+
+    def without_sync(self, module: nn.Module, *, when: bool) -> AbstractContextManager[None]:
+        """Return a context that leaves gradients on their rank, for all micro-batches of an update but the last."""
+        if when and isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        return nullcontext()
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return `values` summed over all ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def from_writer(self, compute: Callable[[], T]) -> T:
+        """Run `compute` on the writer alone and return its result on every rank."""
+        if self.world_size == 1:
+            return compute()
+        result = [compute() if self.is_writer else None]
+        dist.broadcast_object_list(result, src=0)
+        value = result[0]
+        assert value is not None
+        return value
+
+    def wait(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def joined_ranks(device: torch.device) -> Iterator[Ranks]:
+    """Join the processes that torchrun started, if it did, for the length of a block.
+
+    Each CUDA process takes the device of its local rank. gloo serves the CPU, nccl CUDA.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        yield Ranks(device)
+        return
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Ranks(device, dist.get_rank(), world_size)
+    finally:
+        dist.destroy_process_group()

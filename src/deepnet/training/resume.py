@@ -1,0 +1,54 @@
+"""What may change between the sessions of one run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepnet.errors import ConfigError
+
+CHANGEABLE = frozenset(
+    f"training.{key}"
+    for key in (
+        "max_steps",
+        "max_epochs",
+        "max_minutes",
+        "recompute",
+        "validate_every",
+        "save_every",
+        "keep_last",
+        "patience",
+        "average_last",
+        "log_every",
+    )
+)
+"""The keys that change when a run ends, checks, saves or reports, but not what an update computes."""
+
+
+def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Compare the resolved settings of a saved run with those it is to go on with.
+
+    Raises ConfigError that names each key which may not change, with both values.
+    """
+    before, after = _flat(old), _flat(new)
+    changed = [
+        f"'{key}' was {before.get(key, 'not set')!r} and is now {after.get(key, 'not set')!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in CHANGEABLE
+    ]
+    if changed:
+        raise ConfigError(
+            "a resumed run cannot change what it computes: "
+            + "; ".join(changed)
+            + ". Set it back, or start a new run from the saved model. What may change: "
+            + ", ".join(sorted(CHANGEABLE))
+        )
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return {"section.key": value}; tuples become lists, as JSON has them."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat

@@ -1,0 +1,121 @@
+"""Where a run is: everything the loop remembers from one update to the next besides tensors."""
+
+import math
+from dataclasses import dataclass, field
+
+from deepnet.training.batches import Position
+from deepnet.training.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one update was, the same on every rank."""
+
+    loss: float
+    """Smoothed loss in nats, summed over the target tokens of all ranks."""
+    gradient_norm: float
+    """L2 norm before clipping; not finite where fp16's scaler skipped the update."""
+    interrupted: bool
+    """Whether a signal has reached any rank."""
+    seconds: float
+    """The writer's clock."""
+
+
+@dataclass
+class Window:
+    """Sums over the updates since the last record."""
+
+    loss: float = 0.0
+    """Smoothed loss in nats, summed over target tokens."""
+    num_tokens: int = 0
+    num_updates: int = 0
+    num_skipped: int = 0
+    """Updates that fp16's scaler skipped because their gradient overflowed."""
+    gradient_norm: float = 0.0
+    """L2 norms before clipping, summed over the updates that were not skipped."""
+    seconds: float = 0.0
+    """Time of the updates alone, without validation and saving."""
+
+    def record(self) -> dict[str, float | int | None]:
+        """Return the means: loss per target token, gradient norm per applied update, target tokens per second."""
+        applied = self.num_updates - self.num_skipped
+        return {
+            "loss": self.loss / self.num_tokens,
+            "gradient_norm": self.gradient_norm / applied if applied else None,
+            "skipped_updates": self.num_skipped,
+            "tokens_per_second": self.num_tokens / self.seconds if self.seconds else None,
+        }
+
+
+@dataclass
+class TrainingState:
+    """The counters of a run; saved in each checkpoint, so that a resumed run goes on as if nothing had happened."""
+
+    step: int = 0
+    """Updates done."""
+    epoch: int = 0
+    """Passes over the data that are complete."""
+    update: int = 0
+    """Updates done of the current pass: the data cursor."""
+    num_tokens: int = 0
+    """Target tokens seen."""
+    seconds: float = 0.0
+    """Wall clock of all sessions together."""
+    best: float | None = None
+    """Best validation figure so far, of the metric that keep_best names."""
+    best_step: int | None = None
+    num_worse: int = 0
+    """Validations since the best one."""
+    window: Window = field(default_factory=Window)
+
+    def count(self, position: Position, outcome: Outcome, *, seconds: float) -> None:
+        """Count an update that took so many seconds."""
+        window, num_tokens = self.window, position.update.num_tokens
+        self.step += 1
+        self.epoch, self.update = position.epoch, position.index + 1
+        if position.ends_epoch:
+            self.epoch, self.update = position.epoch + 1, 0
+        self.num_tokens += num_tokens
+        self.seconds = outcome.seconds
+        window.loss += outcome.loss
+        window.num_tokens += num_tokens
+        window.num_updates += 1
+        window.seconds += seconds
+        if math.isfinite(outcome.gradient_norm):
+            window.gradient_norm += outcome.gradient_norm
+        else:
+            window.num_skipped += 1
+
+    def take_window(self) -> dict[str, float | int | None]:
+        """Return the record of the window and open a new one."""
+        record, self.window = self.window.record(), Window()
+        return record
+
+    def judge(self, value: float, *, higher_is_better: bool) -> bool:
+        """Count a validation figure and return whether it is the best so far."""
+        if self.best is None or (value > self.best if higher_is_better else value < self.best):
+            self.best, self.best_step, self.num_worse = value, self.step, 0
+            return True
+        self.num_worse += 1
+        return False
+
+    def finished(self, config: TrainingConfig) -> str | None:
+        """Return the name of the limit that has been reached, or None while training goes on."""
+        reached = {
+            "max_steps": 0 < config.max_steps <= self.step,
+            "max_epochs": 0 < config.max_epochs <= self.epoch,
+            "max_minutes": 0 < config.max_minutes <= self.seconds / 60,
+            "patience": 0 < config.patience <= self.num_worse,
+        }
+        return next((name for name, is_reached in reached.items() if is_reached), None)
+
+    def progress(self, config: TrainingConfig, *, updates_per_epoch: int) -> float:
+        """Return how much of the run is done, from 0 to 1, by the limit that is nearest."""
+        parts = [0.0]
+        if config.max_steps:
+            parts.append(self.step / config.max_steps)
+        if config.max_epochs:
+            parts.append((self.epoch + self.update / updates_per_epoch) / config.max_epochs)
+        if config.max_minutes:
+            parts.append(self.seconds / 60 / config.max_minutes)
+        return min(1.0, max(parts))

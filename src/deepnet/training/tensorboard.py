@@ -1,0 +1,39 @@
+"""Records as TensorBoard scalars; the one file that imports tensorboard."""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from deepnet.errors import ConfigError
+
+
+class TensorBoardSink:
+    """A sink of the loop's records that writes every number as a scalar over the step."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            module = importlib.import_module("torch.utils.tensorboard")
+        except ImportError as error:
+            raise ConfigError(
+                "TensorBoard is not installed; install 'deepnet-transformers[tensorboard]' or leave it off"
+            ) from error
+        self._writer = module.SummaryWriter(str(folder))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writer.close()
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        """Write one record."""
+        for name, value in record.items():
+            if name != "step" and value is not None:
+                self._writer.add_scalar(name, value, record["step"])

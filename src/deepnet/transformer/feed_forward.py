@@ -1,0 +1,76 @@
+"""The position-wise branch: two matrices and an activation, or three where it is gated."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from deepnet.schemes.base import Role, Site, SitePlan
+from deepnet.transformer.dropout import dropout
+from deepnet.transformer.residual import build_norm, build_shift
+from deepnet.transformer.scales import ScaleBuilder
+
+Activation = Literal["relu", "gelu", "swiglu"]
+
+
+class FeedForward(nn.Module):
+    """fc2(activation(fc1(x))), or fc2(silu(gate(x)) * fc1(x)) for SwiGLU (Shazeer, arXiv 2002.05202)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        ffn_dim: int,
+        *,
+        activation: Activation,
+        plan: SitePlan,
+        site: Site,
+        dropout: float,
+        scales: ScaleBuilder,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.dropout = dropout
+        self.fc1 = nn.Linear(d_model, ffn_dim, bias=plan.bias)
+        self.gate = nn.Linear(d_model, ffn_dim, bias=plan.bias) if activation == "swiglu" else None
+        self.fc2 = nn.Linear(ffn_dim, d_model, bias=plan.bias)
+        self.activation_norm = build_norm(plan.inner_norms.get("activation"), ffn_dim)
+        self.preactivation_scale = (
+            scales.make(plan.preactivation_scale, width=ffn_dim, site=site, use="preactivation")
+            if plan.preactivation_scale
+            else None
+        )
+        self.preactivation_shift = build_shift(plan.shifts.get("preactivation"))
+        self.activation_shift = build_shift(plan.shifts.get("activation"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [B, T, D] from `x` [B, T, D]."""
+        y = self._scale(self.fc1(x))
+        if self.preactivation_shift is not None:
+            y = y - self.preactivation_shift
+        y = self._activate(y, x)
+        if self.activation_shift is not None:
+            y = y - self.activation_shift
+        y = dropout(y, self.dropout, training=self.training)
+        if self.activation_norm is not None:
+            y = self.activation_norm(y)
+        out: Tensor = self.fc2(y)
+        return out
+
+    def roles(self) -> Iterator[tuple[Role, nn.Parameter]]:
+        """Yield each weight with its role."""
+        yield "fc1", self.fc1.weight
+        if self.gate is not None:
+            yield "gate", self.gate.weight
+        yield "fc2", self.fc2.weight
+
+    def _scale(self, y: Tensor) -> Tensor:
+        if isinstance(self.preactivation_scale, nn.Module):
+            scaled: Tensor = self.preactivation_scale(y)
+            return scaled
+        return y if self.preactivation_scale is None else y * self.preactivation_scale
+
+    def _activate(self, y: Tensor, x: Tensor) -> Tensor:
+        if self.gate is not None:
+            return F.silu(self._scale(self.gate(x))) * y
+        return F.relu(y) if self.activation == "relu" else F.gelu(y)

@@ -1,0 +1,278 @@
+"""The three architectures: encoder-decoder, encoder-only and decoder-only, any scheme, any depth."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from deepnet.config import Section
+from deepnet.errors import ConfigError
+from deepnet.schemes.base import (
+    Architecture,
+    Ends,
+    OptimizerFamily,
+    ResidualScheme,
+    StackContext,
+    StackName,
+)
+from deepnet.transformer.cache import DecoderCache, LayerCache
+from deepnet.transformer.embeddings import TokenEmbedding, VocabularyProjection
+from deepnet.transformer.feed_forward import Activation
+from deepnet.transformer.initialize import initialize
+from deepnet.transformer.layers import Inputs, LayerShape
+from deepnet.transformer.masks import broadcast_keep, causal_keep
+from deepnet.transformer.norms import NormKind, norm_factory
+from deepnet.transformer.positions import PositionKind
+from deepnet.transformer.scales import ScheduledScale, end_scale
+from deepnet.transformer.stacks import Stack
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class TransformerConfig(Section):
+    """The shape of a Transformer."""
+
+    architecture: Architecture = "encoder_decoder"
+    """Which stacks there are; an encoder-decoder translates."""
+    encoder_layers: Annotated[int, Field(ge=0)] = 6
+    """Layers of the encoder; 0 in a decoder-only model."""
+    decoder_layers: Annotated[int, Field(ge=0)] = 6
+    """Layers of the decoder; 0 in an encoder-only model."""
+    d_model: Count = 512
+    """Width of the stream."""
+    ffn_dim: Count = 2048
+    """Width inside the feed-forward branch."""
+    num_heads: Count = 8
+    """Attention heads; they share d_model evenly."""
+    vocab_size: Annotated[int, Field(ge=0)] = 0
+    """Ids of the (target) vocabulary, padding included; 0 takes the tokenizer's."""
+    source_vocab_size: Annotated[int, Field(ge=0)] = 0
+    """Ids of the source vocabulary where it is another; 0 means one vocabulary for both sides."""
+    tie_embeddings: Literal["all", "decoder", "none"] = "all"
+    """Which matrices are one: source, target and output ("all"), target and output ("decoder"), or none."""
+    positions: PositionKind = "sinusoidal"
+    """How positions enter: fixed sinusoids, learned vectors, or rotary angles in self-attention."""
+    max_positions: Count = 1024
+    """Longest sentence, in tokens, that learned positions can hold; the other kinds have no limit."""
+    activation: Activation = "relu"
+    """Activation of the feed-forward branch; swiglu is gated and has a third matrix."""
+    norm: NormKind = "layer_norm"
+    """Kind of norm."""
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    """Added to the variance inside every norm."""
+    dropout: Rate = 0.1
+    """Dropout rate on embeddings and on every branch's output."""
+    attention_dropout: Rate = 0.0
+    """Dropout rate on attention weights."""
+    activation_dropout: Rate = 0.0
+    """Dropout rate after the feed-forward activation."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TransformerConfig":
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}"
+            )
+        if self.positions == "rotary" and self.d_model // self.num_heads % 2:
+            raise ValueError("rotary positions need an even head size (d_model / num_heads)")
+        wanted = {"encoder": self.encoder_layers > 0, "decoder": self.decoder_layers > 0}
+        for stack, present in wanted.items():
+            if present != (self.architecture in ("encoder_decoder", f"{stack}_only")):
+                layers = f"{stack}_layers {getattr(self, f'{stack}_layers')}"
+                raise ValueError(f"{layers} does not fit the architecture '{self.architecture}'")
+        if self.source_vocab_size and self.tie_embeddings == "all":
+            raise ValueError('two vocabularies cannot share rows: set tie_embeddings to "decoder"')
+        return self
+
+
+class Transformer(nn.Module):
+    """A Transformer built from a scheme's plan and initialised by role from torch's global generator."""
+
+    scheme_step: Tensor
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        scheme: ResidualScheme,
+        *,
+        optimizer_family: OptimizerFamily = "adam",
+    ) -> None:
+        super().__init__()
+        if config.vocab_size < 3:
+            raise ConfigError(
+                f"vocab_size is {config.vocab_size}; expected at least 3 ids (eos, unk, padding)"
+            )
+        if config.architecture not in scheme.architectures:
+            raise ConfigError(
+                f"this scheme is defined for {', '.join(scheme.architectures)}, not {config.architecture}"
+            )
+        self.config = config
+        self.scheme = scheme
+        self.optimizer_family = optimizer_family
+        self.register_buffer("scheme_step", torch.zeros(1, dtype=torch.int64))
+        self.encoder = self._stack("encoder") if config.encoder_layers else None
+        self.decoder = self._stack("decoder") if config.decoder_layers else None
+        self._build_vocabulary()
+        self.register_load_state_dict_post_hook(_advance_to_saved_step)
+        initialize(self)
+
+    def forward(
+        self,
+        source: Tensor,
+        source_keep: Tensor | None = None,
+        target_in: Tensor | None = None,
+    ) -> Tensor:
+        """Return logits [B, T, V - 1] over every id but padding.
+
+        An encoder-decoder reads `source` [B, S] and predicts what follows each prefix of `target_in` [B, T]; the other
+        two read `source` alone. `source_keep` [B, S] is True at tokens and False at padding; None means no padding.
+        """
+        if self.decoder is None:
+            return self.project(self.encode(source, source_keep))
+        if self.encoder is None:
+            return self.project(self._decode(source, None, None, own_keep=source_keep))
+        assert target_in is not None
+        memory = self.encode(source, source_keep)
+        return self.project(self._decode(target_in, memory, source_keep))
+
+    def encode(self, source: Tensor, source_keep: Tensor | None = None) -> Tensor:
+        """Return the encoder's output [B, S, D]."""
+        assert self.encoder is not None
+        inputs = Inputs(keep=broadcast_keep(source_keep))
+        encoded: Tensor = self.encoder(source, self.source_embedding, inputs)
+        return encoded
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return logits [B, T, V - 1] from the last stack's output [B, T, D]."""
+        logits: Tensor = self.vocabulary(x)
+        return logits if self.logit_scale is None else self.logit_scale(logits)
+
+    def begin(self, memory: Tensor | None, source_keep: Tensor | None = None) -> DecoderCache:
+        """Return the cache with which `step` decodes against `memory` [B, S, D]."""
+        assert self.decoder is not None
+        layers = [LayerCache() for _ in self.decoder.layers]
+        return DecoderCache(layers, memory, broadcast_keep(source_keep))
+
+    def step(
+        self, tokens: Tensor, position: int, cache: DecoderCache, keep: Tensor | None = None
+    ) -> Tensor:
+        """Return logits [B, W, V - 1] of what follows `tokens` [B, W], W hypotheses at one position.
+
+        The W tokens join the cache, whose C entries are kept in the order of their coming; `keep` [B, W, C] is True
+        where a hypothesis may attend (its own ancestors and itself), None where it may attend to all.
+        """
+        assert self.decoder is not None
+        inputs = Inputs(
+            keep=None if keep is None else keep[:, None],
+            memory=cache.memory,
+            memory_keep=cache.memory_keep,
+        )
+        x = self.decoder(tokens, self.target_embedding, inputs, start=position, caches=cache.layers)
+        return self.project(x)
+
+    def advance(self, step: int) -> None:
+        """Set every scheduled scale to its value after `step` optimiser updates."""
+        self.scheme_step.fill_(step)
+        for module in self.modules():
+            if isinstance(module, ScheduledScale):
+                module.advance(step)
+
+    @property
+    def start(self) -> int:
+        """Return the id a decoder starts from: the padding id, one more than the ids it can choose."""
+        return self.config.vocab_size - 1
+
+    @property
+    def max_positions(self) -> int | None:
+        """Return the longest sentence, in tokens, or None where there is no limit."""
+        return self.config.max_positions if self.config.positions == "learned" else None
+
+    @property
+    def start(self) -> int:
+        """Return the id that the decoder starts from: padding, the last one."""
+        return self.config.vocab_size - 1
+
+    def stacks(self) -> list[Stack]:
+        """Return the stacks there are, the encoder first."""
+        return [stack for stack in (self.encoder, self.decoder) if stack is not None]
+
+    def _decode(
+        self,
+        ids: Tensor,
+        memory: Tensor | None,
+        memory_keep: Tensor | None,
+        *,
+        own_keep: Tensor | None = None,
+    ) -> Tensor:
+        """Return the decoder's output [B, T, D]; padding at the end needs no mask of its own, the future is hidden."""
+        assert self.decoder is not None
+        inputs = Inputs(
+            keep=None if own_keep is None else causal_keep(own_keep),
+            causal=own_keep is None,
+            memory=memory,
+            memory_keep=broadcast_keep(memory_keep),
+        )
+        decoded: Tensor = self.decoder(ids, self.target_embedding, inputs)
+        return decoded
+
+    def _stack(self, name: StackName) -> Stack:
+        config = self.config
+        context = StackContext(
+            stack=name,
+            optimizer_family=self.optimizer_family,
+            make_norm=norm_factory(config.norm, eps=config.norm_eps),
+            **config.model_dump(include=_CONTEXT_FIELDS),
+        )
+        shape = LayerShape(**config.model_dump(include=set(LayerShape._fields)))
+        return Stack(
+            self.scheme.stack(context),
+            context,
+            shape=shape,
+            positions=config.positions,
+            max_positions=config.max_positions,
+        )
+
+    def _build_vocabulary(self) -> None:
+        """Create the embeddings and the projection, as many matrices as the tying leaves."""
+        config = self.config
+        plans = [stack.plan.ends for stack in self.stacks()]
+        self.target_embedding = TokenEmbedding(
+            config.vocab_size, config.d_model, unit_rows=plans[-1].unit_rows
+        )
+        self.source_embedding = self.target_embedding
+        if config.architecture == "encoder_decoder" and config.tie_embeddings != "all":
+            size = config.source_vocab_size or config.vocab_size
+            self.source_embedding = TokenEmbedding(
+                size, config.d_model, unit_rows=plans[0].unit_rows
+            )
+        elif len({_sharing(plan) for plan in plans}) > 1:
+            raise ConfigError(
+                "the scheme treats the two stacks' embeddings differently, but tie_embeddings is "
+                "'all'; set it to 'decoder' or 'none'"
+            )
+        self.vocabulary = VocabularyProjection(
+            self.target_embedding, tied=config.tie_embeddings != "none"
+        )
+        self.logit_scale = end_scale(plans[-1].logit_scale, config.vocab_size - 1)
+
+
+_CONTEXT_FIELDS = {
+    "architecture",
+    "encoder_layers",
+    "decoder_layers",
+    "d_model",
+    "ffn_dim",
+    "num_heads",
+    "tie_embeddings",
+}
+
+
+def _sharing(plan: Ends) -> tuple[object, ...]:
+    """Return what two stacks must agree on to share one embedding matrix."""
+    return plan.unit_rows, plan.init.get("embedding"), plan.policy.get("embedding")
+
+
+def _advance_to_saved_step(model: Transformer, _: object) -> None:
+    model.advance(int(model.scheme_step))

@@ -1,0 +1,31 @@
+"""The norms a model may be made of."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor, nn
+
+NormKind = Literal["layer_norm", "rms_norm"]
+
+
+def norm_factory(kind: NormKind, *, eps: float = 1e-5) -> Callable[[int], nn.Module]:
+    """Return a function that makes a norm over the last axis for a given width."""
+
+    def make(width: int) -> nn.Module:
+        return nn.LayerNorm(width, eps=eps) if kind == "layer_norm" else nn.RMSNorm(width, eps=eps)
+
+    return make
+
+
+class ScaledNorm(nn.Module):
+    """A norm whose output is multiplied by a constant."""
+
+    def __init__(self, norm: nn.Module, multiplier: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.multiplier = multiplier
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return multiplier * norm(x), of the shape of `x` [..., D]."""
+        scaled: Tensor = self.norm(x) * self.multiplier
+        return scaled

@@ -1,0 +1,74 @@
+"""The ordinary residual site: post(skip * s + branch * dropout(out(f(pre(x)))))."""
+
+import torch
+from torch import Tensor, nn
+
+from deepnet.schemes.base import Norm, Site, SitePlan
+from deepnet.transformer.dropout import dropout
+from deepnet.transformer.norms import ScaledNorm
+from deepnet.transformer.scales import ScaleBuilder
+
+
+class Residual(nn.Module):
+    """One residual site without its branch: `enter` gives the branch its input, calling it adds the branch's output.
+
+    Used alone it is a building block for hand-written layers: `x = site(x, branch(x))`.
+    """
+
+    def __init__(
+        self, plan: SitePlan, *, site: Site, d_model: int, dropout: float, scales: ScaleBuilder
+    ) -> None:
+        super().__init__()
+        self.site = site
+        self.plan = plan
+        self.dropout = dropout
+        self.pre = build_norm(plan.pre, d_model)
+        self.out = build_norm(plan.out, d_model)
+        self.post = build_norm(plan.post, d_model)
+        self.skip = scales.make(plan.skip, width=d_model, site=site, use="skip")
+        self.branch = scales.make(plan.branch_scale, width=d_model, site=site, use="branch")
+        self.shift = build_shift(plan.shifts.get("input"))
+        self.extra = nn.ModuleDict({name: make() for name, make in plan.extra.items()})
+
+    def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the branch's input and the skip, from the stream [B, T, D]."""
+        if self.shift is not None:
+            return x - self.shift, x
+        if self.pre is None:
+            return x, x
+        normed = self.pre(x)
+        return normed, normed if self.plan.skip_from == "normed" else x
+
+    def forward(self, skip: Tensor, y: Tensor) -> Tensor:
+        """Return the stream after the branch's output `y`, all [B, T, D]; the sum is in the type of the stream."""
+        if self.out is not None:
+            y = self.out(y)
+        y = dropout(y, self.dropout, training=self.training)
+        x = add_scaled(skip, self.skip, y, self.branch)
+        return x if self.post is None else self.post(x)
+
+
+def add_scaled(
+    skip: Tensor, skip_scale: nn.Module | float, y: Tensor, branch_scale: nn.Module | float
+) -> Tensor:
+    """Return skip_scale * skip + branch_scale * y, in one operation where the first is a number."""
+    if isinstance(branch_scale, nn.Module):
+        y = branch_scale(y)
+    elif branch_scale != 1.0:
+        y = y * branch_scale
+    if isinstance(skip_scale, nn.Module):
+        return skip_scale(skip) + y
+    return torch.add(y, skip, alpha=skip_scale)
+
+
+def build_norm(plan: Norm | None, width: int) -> nn.Module | None:
+    """Return the planned norm for that width, or None where none is planned."""
+    if plan is None:
+        return None
+    norm = plan.make(width)
+    return norm if plan.multiplier == 1.0 else ScaledNorm(norm, plan.multiplier)
+
+
+def build_shift(start: float | None) -> nn.Parameter | None:
+    """Return a trained scalar shift of shape [1], or None where none is planned."""
+    return None if start is None else nn.Parameter(torch.tensor([start]))

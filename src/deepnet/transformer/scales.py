@@ -1,0 +1,89 @@
+"""The numbers that multiply skips, branches, heads and logits: fixed, learned or scheduled."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from deepnet.schemes.base import Constant, Scale, Scheduled, Site, SitePlan
+
+
+class FixedScale(nn.Module):
+    """A constant that differs between layers, in a buffer so that every layer compiles to the same graph."""
+
+    factor: Tensor
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.tensor([value]), persistent=False)
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return factor * x."""
+        return x * self.factor
+
+
+class LearnedScale(nn.Module):
+    """A trained factor of shape [1] or [width]."""
+
+    def __init__(self, init: float, width: int) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((width,), init))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return factor * x."""
+        return x * self.factor
+
+
+class ScheduledScale(nn.Module):
+    """A factor that is a function of the updates done; the model saves the step, never the factor."""
+
+    factor: Tensor
+
+    def __init__(self, plan: Scheduled) -> None:
+        super().__init__()
+        self.at = plan.at
+        self.register_buffer("factor", torch.zeros(1, dtype=torch.float64), persistent=False)
+        self.advance(0)
+
+    def advance(self, step: int) -> None:
+        """Set the factor to its value after `step` updates."""
+        self.factor.fill_(self.at(step))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return factor * x, the factor cast to the type of `x`."""
+        return x * self.factor.to(x.dtype)
+
+
+class ScaleBuilder:
+    """Makes the scales of one stack, so that those a layer or the stack shares are one parameter.
+
+    A constant is a plain number where every site has the same one, and a buffer where sites differ.
+    """
+
+    def __init__(self, plans: Iterable[SitePlan]) -> None:
+        plans = list(plans)
+        self._varies = {
+            "skip": len({plan.skip for plan in plans}) > 1,
+            "branch": len({plan.branch_scale for plan in plans}) > 1,
+        }
+        self._shared: dict[tuple[str, str], LearnedScale] = {}
+
+    def make(self, plan: Scale, *, width: int, site: Site, use: str) -> nn.Module | float:
+        """Return the scale of one use ("skip", "branch", "heads", ...) at one site."""
+        if isinstance(plan, Constant):
+            return FixedScale(plan.value) if self._varies.get(use, True) else plan.value
+        if isinstance(plan, Scheduled):
+            return ScheduledScale(plan)
+        key = {"site": f"site {site.index}", "layer": f"layer {site.layer}", "stack": "stack"}
+        width = 1 if plan.shape == "scalar" else width
+        return self._shared.setdefault((use, key[plan.scope]), LearnedScale(plan.init, width))
+
+
+def end_scale(plan: Scale, width: int) -> nn.Module | None:
+    """Return the scale at the end of a stack or on the logits; None where it is 1."""
+    if isinstance(plan, Constant):
+        return None if plan.value == 1.0 else FixedScale(plan.value)
+    if isinstance(plan, Scheduled):
+        return ScheduledScale(plan)
+    return LearnedScale(plan.init, 1 if plan.shape == "scalar" else width)
