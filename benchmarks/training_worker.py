@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
-from workload import PAD, SIZES, Batch, make_batch
+from workload import SIZES, Batch, make_batch
 
 
 def peak_bytes() -> int:
@@ -45,7 +45,7 @@ def make_step(model: nn.Module, batch: Batch, precision: str) -> Callable[[], No
             loss = F.cross_entropy(
                 logits.flatten(0, 1),
                 batch.target_out.flatten(),
-                ignore_index=PAD,
+                ignore_index=batch.pad,
                 label_smoothing=0.1,
                 reduction="sum",
             )
@@ -72,10 +72,10 @@ def main() -> None:
     torch.set_num_threads(int(threads))
     torch.manual_seed(1)
     size = SIZES[size_name]
-    build = importlib.import_module(f"peers.{peer}").build
+    module = importlib.import_module(f"peers.{peer}")
     imports_bytes = peak_bytes()
-    model = build(size).train()
-    batch = make_batch(size)
+    model = module.build(size).train()
+    batch = make_batch(size, module.PAD)
     step = make_step(model, batch, precision)
     answer(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 
 VOCAB_SIZE = 8000
+"""How wide everyone's softmax is. The peers' has padding as its last id; ours leaves padding out of
+the softmax, so that it has one id more: with 8,000 ids its softmax would be 7,999 wide, and with
+8,001 the peers' would be, both of which cost time in unaligned products."""
 PAD = VOCAB_SIZE - 1
 MAX_POSITIONS = 64
 DROPOUT = 0.1
@@ -34,17 +37,18 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Batch:
-    """One fixed batch with padding on both sides; `num_tokens` counts both sides without it."""
+    """One fixed batch, padded with `pad`; `num_tokens` counts both sides without padding."""
 
     source: Tensor
     source_keep: Tensor
     target_in: Tensor
     target_out: Tensor
+    pad: int
     num_target_tokens: int
     num_tokens: int
 
 
-def make_batch(size: Size) -> Batch:
+def make_batch(size: Size, pad: int) -> Batch:
     """Random ids; lengths from three quarters to the whole, as in batches of similar length."""
     generator = torch.Generator().manual_seed(1)
     shape = (size.sentences, size.length)
@@ -55,14 +59,15 @@ def make_batch(size: Size) -> Batch:
     source_lengths[0] = target_lengths[0] = size.length
     source_keep = torch.arange(size.length) < source_lengths[:, None]
     target_keep = torch.arange(size.length) < target_lengths[:, None]
-    target_out = target.masked_fill(~target_keep, PAD)
-    target_in = torch.cat([torch.full((size.sentences, 1), PAD), target_out[:, :-1]], dim=1)
+    target_out = target.masked_fill(~target_keep, pad)
+    target_in = torch.cat([torch.full((size.sentences, 1), pad), target_out[:, :-1]], dim=1)
     num_target_tokens = int(target_keep.sum())
     return Batch(
-        source=source.masked_fill(~source_keep, PAD),
+        source=source.masked_fill(~source_keep, pad),
         source_keep=source_keep,
         target_in=target_in,
         target_out=target_out,
+        pad=pad,
         num_target_tokens=num_target_tokens,
         num_tokens=num_target_tokens + int(source_keep.sum()),
     )

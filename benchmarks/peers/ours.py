@@ -6,6 +6,7 @@ from workload import DROPOUT, MAX_POSITIONS, VOCAB_SIZE, Size
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.transformer.models import Transformer, TransformerConfig
 
+PAD = VOCAB_SIZE
 
 def build_ours(size: Size, scheme: str) -> nn.Module:
     """Shared embeddings, sinusoidal positions, ReLU, dropout on the branches alone."""
@@ -16,7 +17,7 @@ def build_ours(size: Size, scheme: str) -> nn.Module:
         d_model=size.d_model,
         ffn_dim=size.ffn_dim,
         num_heads=size.num_heads,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=PAD + 1,
         tie_embeddings="all",
         positions="sinusoidal",
         max_positions=MAX_POSITIONS,

@@ -3,7 +3,9 @@
 from torch import nn
 from workload import Size
 
-from peers.ours import build_ours
+from peers.ours import PAD, build_ours
+
+__all__ = ["PAD", "build"]
 
 
 def build(size: Size) -> nn.Module:

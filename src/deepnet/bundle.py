@@ -21,7 +21,7 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepnet.config import Section, build
 from deepnet.data.tokenizer import Tokenizers
@@ -172,11 +172,11 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
         ) from error
 
 
-class _NoRandomDraws(TorchFunctionMode):
+class _NoRandomDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Leaves tensors as they are where random numbers would be drawn that the bundle overwrites anyway."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (Tensor.normal_, Tensor.uniform_):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default):
             return args[0]
         return func(*args, **(kwargs or {}))
 
@@ -184,11 +184,11 @@ class _NoRandomDraws(TorchFunctionMode):
 def _build_model(config: BundleConfig, tensors: Mapping[str, Tensor]) -> Transformer:
     options = dict(config.scheme)
     scheme = load_scheme(str(options.pop("name", "")), options)
-    with _NoRandomDraws():
+    with _NoRandomDraws():  # type: ignore[no-untyped-call]
         model = Transformer(config.model, scheme, optimizer_family=config.optimizer_family)
-    floating = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
-    if floating:
-        model.to(floating[0])
+    stored = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if len(stored) == 1 and stored != {torch.get_default_dtype()}:
+        model.to(stored.pop())  # only then: it would also round constants that are kept in float64
     load_model_tensors(model, tensors)
     return model
 

@@ -6,6 +6,7 @@ then the recipe's TOML, then the overrides of the command line.
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,11 +59,31 @@ def build(kind: type[T], data: Mapping[str, Any], *, where: str = "") -> T:
 
     Raises ConfigError with one line per wrong key: its value, what was expected, and the nearest known name.
     """
+    _refuse_unknown_fields(kind, data, where)
     try:
         return TypeAdapter(kind).validate_python(dict(data))
     except ValidationError as error:
         lines = [_describe(kind, problem, where) for problem in error.errors()]
         raise ConfigError("\n".join(lines)) from None
+
+
+def _refuse_unknown_fields(kind: type, data: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for keys that a plain dataclass lacks, which pydantic would ignore."""
+    if is_dataclass(kind):
+        known = [field.name for field in fields(kind) if field.init]
+        unknown = [
+            _unknown([where, key] if where else [key], known) for key in data if key not in known
+        ]
+        if unknown:
+            raise ConfigError("\n".join(unknown))
+
+
+def _unknown(location: list[str], known: list[str]) -> str:
+    section = ".".join(location[:-1]) or "the recipe"
+    hint = (
+        suggest(location[-1], known) or f"; {section} has {', '.join(sorted(known)) or 'no keys'}"
+    )
+    return f"unknown key '{'.'.join(location)}'{hint}"
 
 
 def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,13 +101,11 @@ def _describe(kind: type, problem: Any, where: str) -> str:
     location = [str(part) for part in problem["loc"]]
     key = ".".join([where, *location] if where else location)
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = _fields(kind, location[:-1])
-        section = ".".join([where, *location[:-1]] if where else location[:-1]) or "the recipe"
-        hint = suggest(location[-1], known) or f"; {section} has {', '.join(sorted(known))}"
-        return f"unknown key '{key}'{hint}"
+        full = [where, *location] if where else location
+        return _unknown(full, _fields(kind, location[:-1]))
     if problem["type"] in ("missing", "missing_argument"):
         return f"'{key}' is missing and has no default"
-    message = problem["msg"].removeprefix("Value error, ")
+    message: str = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if not key:
         return message
@@ -96,8 +115,10 @@ def _describe(kind: type, problem: Any, where: str) -> str:
 def _fields(kind: Any, path: list[str]) -> list[str]:
     """Return the names of the fields of the section that `path` leads to from `kind`."""
     for name in path:
-        fields = getattr(kind, "model_fields", {})
-        kind = fields[name].annotation if name in fields else None
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return list(kind.model_fields)
-    return list(getattr(kind, "__dataclass_fields__", {}))
+        known = kind.model_fields if _is_section(kind) else {}
+        kind = known[name].annotation if name in known else None
+    return list(kind.model_fields) if _is_section(kind) else []
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

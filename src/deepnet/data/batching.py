@@ -22,6 +22,7 @@ Indices = NDArray[np.int64]
 # A window is grouped by length in random halves: were it grouped whole, a small corpus would have nearly the same
 # micro-batches in every epoch; each further halving costs another per cent of padding.
 _POOLS = 2
+_COUNTED_PAIRS = 100_000_000
 
 
 class BatchConfig(Section):
@@ -78,6 +79,17 @@ def plan_updates(
             del waiting[:size]
     if waiting:
         yield tuple(waiting)
+
+
+def count_updates(dataset: Lengths, config: BatchConfig, *, seed: int, epoch: int) -> int:
+    """Return the number of updates of an epoch: exact, or from one window where planning would take minutes."""
+    if len(dataset) <= _COUNTED_PAIRS:
+        return sum(1 for _ in plan_updates(dataset, config, seed=seed, epoch=epoch))
+    blocks = next(_windows(len(dataset), seed, epoch, WindowSize()))
+    random = np.random.default_rng([seed, epoch, 1])
+    micro_batches = len(_plan_window(dataset, blocks, config.max_tokens, random))
+    share = len(dataset) / sum(map(len, blocks))
+    return max(int(micro_batches * share / config.micro_batches_per_update), 1)
 
 
 def group_by_length(

@@ -10,13 +10,14 @@ import html
 import re
 import shutil
 import tarfile
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPException
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 from urllib.parse import urlsplit
 
 from deepnet.data.corpora import (
@@ -62,10 +63,13 @@ def get_corpus(
     archives = downloads / "archives" / corpus.name
     wanted = corpus.languages if not corpus.pairwise else languages
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(folder) as new:
-        for language in wanted:
-            _write_language(corpus, language, languages, archives, new, report)
-    shutil.rmtree(archives)
+    try:
+        with atomic_folder(folder) as new:
+            for language in wanted:
+                _write_language(corpus, language, languages, archives, new, report)
+        shutil.rmtree(archives)
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error.strerror or error}; make room") from error
     return folder
 
 
@@ -81,7 +85,8 @@ def fetch(url: str, *, path: Path, report: Report, sha256: str | None = None) ->
         ):
             total = response.headers.get("Content-Length")
             digest = _copy(response, file, int(total) if total else None, report)
-    except (OSError, urllib.error.URLError) as error:
+    except (OSError, HTTPException) as error:
+        temporary.unlink(missing_ok=True)
         raise DataError(
             f"cannot download {url}: {error}; to work offline, put the corpus into a folder and "
             f"name that folder in {OFFLINE_VARIABLE}"
@@ -159,7 +164,7 @@ def _split_lines(
 
 
 @contextmanager
-def open_member(archive: Path, member: str) -> Iterator[IO[bytes]]:
+def open_member(archive: Path, member: str) -> Iterator[BufferedReader | zipfile.ZipExtFile]:
     """Yield the stream of a member of a tar or zip archive, or of the file itself when `member` is empty.
 
     Raises DataError when the archive is damaged or has no such regular file.
@@ -170,7 +175,7 @@ def open_member(archive: Path, member: str) -> Iterator[IO[bytes]]:
                 yield file
         elif zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped, zipped.open(member) as file:
-                yield file
+                yield cast(zipfile.ZipExtFile, file)
         else:
             with tarfile.open(archive) as tar, _tar_member(tar, member) as file:
                 yield file
@@ -182,16 +187,16 @@ def open_member(archive: Path, member: str) -> Iterator[IO[bytes]]:
         raise DataError(f"{archive} is damaged ({error}); delete it and fetch it again") from error
 
 
-def _tar_member(tar: tarfile.TarFile, member: str) -> IO[bytes]:
+def _tar_member(tar: tarfile.TarFile, member: str) -> BufferedReader:
     for entry in tar:
         if entry.isreg() and entry.name.removeprefix("./") == member:
             stream = tar.extractfile(entry)
-            assert stream is not None, "a regular file has a stream"
+            assert isinstance(stream, BufferedReader), "a regular file has a buffered stream"
             return stream
     raise KeyError(member)
 
 
-def _text(stream: IO[bytes], part: Part, archive: Path) -> Iterator[str]:
+def _text(stream: BufferedReader | zipfile.ZipExtFile, part: Part, archive: Path) -> Iterator[str]:
     """Yield the sentences of one downloaded file."""
     for line in decode_lines(stream, name=f"{archive.name}:{part.member}"):
         if part.format == "segments":

@@ -75,9 +75,10 @@ def prepare(
             with atomic_folder(folder) as new:
                 run_steps(Job(config, cleaning, tokenizer, sources, new, report), inputs)
         except OSError as error:
-            raise DataError(
-                f"cannot write prepared data to {folder}: {error.strerror or error}"
-            ) from error
+            if not (folder / SUMMARY_FILE).exists():  # else another process was first
+                raise DataError(
+                    f"cannot write prepared data to {folder}: {error.strerror or error}"
+                ) from error
     prepared = open_prepared(folder, cached=cached)
     if cached:
         sizes = (f"{part} {prepared.summary['parts'][part]['pairs']:,}" for part in PARTS)

@@ -50,7 +50,7 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
-        given = [name for name in FILE_FIELDS if name in self.model_fields_set]
+        given = [name for name in self.model_dump(exclude_defaults=True) if name in FILE_FIELDS]
         if self.corpus and given:
             raise ValueError(f"'{given[0]}' and 'corpus' are both given; choose one")
         if not self.corpus:
@@ -62,7 +62,8 @@ class DataConfig(Section):
         return self
 
     def _check_files(self) -> None:
-        if ignored := sorted({"valid_split", "test_split"} & self.model_fields_set):
+        changed = self.model_dump(exclude_defaults=True)
+        if ignored := [name for name in ("valid_split", "test_split") if name in changed]:
             raise ValueError(f"'{ignored[0]}' has no effect without 'corpus'; remove it")
         if not (self.train_source and self.train_target):
             raise ValueError("give 'corpus', or both 'train_source' and 'train_target'")

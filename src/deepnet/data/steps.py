@@ -55,34 +55,33 @@ def run_steps(job: Job, inputs: Mapping[str, Mapping[str, str]]) -> None:
     start = time.monotonic()
     counts = {part: _keep_held_out(job, part) for part in PARTS[1:] if part in job.sources.parts}
     counts["train"] = _clean_train(job, list(counts))
-    num_train = counts["train"].kept
-    if missing := [part for part in PARTS[1:] if part not in counts]:
-        num_train = _split_off(job, missing)
+    missing = [part for part in PARTS[1:] if part not in counts]
+    num_train = _split_off(job, missing) if missing else counts["train"].kept
     tokenizers = _make_tokenizers(job, num_train)
     headers = {part: _binarize(job, part, tokenizers) for part in PARTS}
     for path in (job.text("train").source, job.text("train").target):
         path.unlink()
-    summary = {
+    done = {
+        "counts": {part: count.to_dict() for part, count in counts.items()},
+        "split_off": missing,
+        "vocab_size": [tokenizers.source.vocab_size, tokenizers.target.vocab_size],
+        "parts": {part: _sizes(header) for part, header in headers.items()},
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    write_json(job.folder / SUMMARY_FILE, _settings(job) | {"inputs": inputs} | done)
+    job.report(f"prepared in {done['seconds']} s")
+
+
+def _settings(job: Job) -> dict[str, object]:
+    return {
         "format_version": FORMAT_VERSION,
         "corpus": job.sources.name,
         "notice": job.sources.notice,
         "languages": list(job.config.languages),
-        "inputs": inputs,
         "data": job.config.model_dump(),
         "cleaning": job.cleaning.model_dump(),
         "tokenizer": job.tokenizer.model_dump(),
-        "vocab_size": {
-            "source": tokenizers.source.vocab_size,
-            "target": tokenizers.target.vocab_size,
-            "shared": tokenizers.shared,
-        },
-        "counts": {part: count.to_dict() for part, count in counts.items()},
-        "split_off": missing,
-        "parts": {part: _sizes(header) for part, header in headers.items()},
-        "seconds": round(time.monotonic() - start, 1),
     }
-    write_json(job.folder / SUMMARY_FILE, summary)
-    job.report(f"prepared in {summary['seconds']} s")
 
 
 def _keep_held_out(job: Job, part: str) -> CleaningCounts:

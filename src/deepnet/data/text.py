@@ -4,12 +4,13 @@ A line ends at a line feed; a carriage return before it and a byte order mark at
 """
 
 import gzip
-import io
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
+from zipfile import ZipExtFile
 
 from deepnet.errors import DataError
 
@@ -31,13 +32,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
         ) from error
 
 
-def decode_lines(stream: IO[bytes], *, name: str) -> Iterator[str]:
+def decode_lines(stream: BufferedReader | ZipExtFile, *, name: str) -> Iterator[str]:
     """Yield the lines of an open plain or gzip stream; `name` stands for it in errors, as in `read_lines`."""
-    buffered = io.BufferedReader(cast(io.RawIOBase, stream))
-    is_gzip = buffered.peek(2)[:2] == _GZIP_MAGIC
+    is_gzip = stream.peek(2)[:2] == _GZIP_MAGIC
     number = 0
     try:
-        for number, raw in enumerate(gzip.GzipFile(fileobj=buffered) if is_gzip else buffered, 1):
+        for number, raw in enumerate(gzip.GzipFile(fileobj=stream) if is_gzip else stream, 1):
             yield _decode(raw, name, number)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(

@@ -56,13 +56,12 @@ class TokenizerConfig(Section):
     def _refuse_options_without_effect(self) -> Self:
         if self.target_model and not self.source_model:
             raise ValueError("'target_model' needs 'source_model'; give both, or neither")
+        changed = set(self.model_dump(exclude_defaults=True))
         if self.source_model:
-            ignored = self.model_fields_set - {"source_model", "target_model"}
+            ignored = changed - {"source_model", "target_model"}
             reason = "an existing model ('source_model') decides it"
         elif self.kind == "words":
-            ignored = self.model_fields_set & {
-                "byte_fallback", "character_coverage", "normalization",
-            }  # fmt: skip
+            ignored = changed & {"byte_fallback", "character_coverage", "normalization"}
             reason = "kind = 'words' takes the text as it is"
         else:
             return self
@@ -240,6 +239,6 @@ def _explain(message: str, vocab_size: int) -> str:
             f"{int(smallest[1]) + 2:,}; raise tokenizer.vocab_size, "
             "or lower tokenizer.character_coverage"
         )
-    if "sentences_.empty()" in message:
+    if "sentences_.empty()" in message or "all_chars_count" in message:
         return "there is no text to train the tokenizer on; give at least one sentence"
     return f"SentencePiece could not train the tokenizer: {message}"

@@ -36,6 +36,7 @@ class Beams:
     done: Tensor  # [B] finished, but still in the batch
     finished_scores: Tensor  # [B, K] normalised, best first, -inf where there is none
     finished: Tensor  # [B, K, L] tokens, filled up with EOS
+    prune_at: int = 32  # cached entries at which those of dead hypotheses are dropped
 
     @classmethod
     def begin(cls, start: int, limits: Tensor, config: DecodingConfig) -> "Beams":
@@ -58,7 +59,7 @@ class Beams:
     def advance(self, logits: Tensor, position: int) -> Tensor:
         """Extend every hypothesis by one token, given logits `[B, W, V]`; return which sentences `[B]` are done."""
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        totals = torch.log_softmax(logits, -1, dtype=dtype) + self.scores[..., None]
+        totals = torch.log_softmax(logits, -1, dtype=dtype).add_(self.scores[..., None])
         endings = totals[..., EOS].clone()
         totals[..., EOS] = -torch.inf
         width = min(self.config.beam_size, totals[0].numel() - endings.shape[1])
@@ -86,6 +87,21 @@ class Beams:
         self.finished_scores = self.finished_scores[rows]
         self.keep = None if self.keep is None else self.keep[rows]
 
+    def prune(self) -> Tensor | None:
+        """Return the cached entries `[B, C']` that are still somebody's ancestor, now and then, when C has doubled."""
+        if self.keep is None or self.keep.shape[2] < self.prune_at:
+            return None
+        past = self.keep.shape[2] - self.tokens.shape[1]  # the newest tokens are not in the cache yet
+        alive = self.keep[:, :, :past].any(1)
+        size = int(alive.sum(1).max())
+        entries = alive.byte().argsort(dim=1, descending=True, stable=True)[:, :size]
+        own = self.keep[:, :, past:]
+        self.keep = torch.cat(
+            [self.keep.gather(2, entries[:, None].expand(-1, own.shape[1], -1)), own], 2
+        )
+        self.prune_at = 2 * self.keep.shape[2]
+        return entries
+
     def _finish(self, endings: Tensor, scores: Tensor, position: int) -> None:
         """Take up the endings `[B, W]` that are forced, or among the beam_size best of all continuations."""
         best = torch.cat([scores, endings], 1)
@@ -103,7 +119,7 @@ class Beams:
         if width > 1 or self.keep is not None:
             keep = self.keep
             if keep is None:
-                keep = self.done.new_ones(size, self.tokens.shape[1], position + 1)
+                keep = self.done.new_ones(size, 1, position + 1)
             own = torch.eye(width, dtype=torch.bool, device=tokens.device).expand(size, -1, -1)
             self.keep = torch.cat([_take(keep, parents), own], 2)
         self.history = _take(self.history, parents)

@@ -20,6 +20,10 @@ class _Caches:
         for cache in self.members:
             cache.select(rows)
 
+    def retain(self, entries: Tensor) -> None:
+        for cache in self.members:
+            cache.retain(entries)
+
 
 class Ensemble(nn.Module):
     """Models of one vocabulary, of any sizes and schemes, whose probabilities are averaged at every token."""

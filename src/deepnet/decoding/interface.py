@@ -24,6 +24,10 @@ class Cache(Protocol):
         """Keep only the sentences `rows` `[R]`, in that order."""
         ...
 
+    def retain(self, entries: Tensor) -> None:
+        """Keep only the entries `[B, C']` of each sentence, in that order."""
+        ...
+
 
 class TranslationModel(Protocol):
     """What search and scoring need of a model: a `Transformer` or an `Ensemble`."""

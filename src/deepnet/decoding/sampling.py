@@ -11,6 +11,7 @@ output.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,6 +85,9 @@ class Samples:
         self.history, self.uniforms = self.history[rows], self.uniforms[rows]
         self.keep = None if self.keep is None else self.keep[rows]
 
+    def prune(self) -> None:
+        """Return None: every sample needs all of its entries."""
+
     def _hypothesis(self, ids: list[int], total: float) -> Hypothesis:
         tokens = ids[: ids.index(EOS)]
         score = total / (len(tokens) + 1) ** self.config.length_penalty
@@ -112,12 +116,8 @@ def _restrict(probabilities: Tensor, top_k: int, top_p: float) -> Tensor:
 
 def _uniforms(seed: int, lines: Sequence[int], shape: tuple[int, int]) -> Tensor:
     """Return `[B, W, L]` numbers; the first tokens of a line do not depend on L, the longest limit of the batch."""
-    generator = torch.Generator()
-    draws = []
-    for line in lines:
-        generator.manual_seed(hash((seed, line)) & 0x7FFF_FFFF_FFFF_FFFF)
-        draws.append(torch.rand(shape[::-1], generator=generator, dtype=torch.float64).T)
-    return torch.stack(draws)
+    draws = [np.random.default_rng([seed, line]).random(shape[::-1]).T for line in lines]
+    return torch.from_numpy(np.stack(draws))
 
 
 def _own_past(tokens: Tensor, steps: int) -> Tensor:

@@ -33,6 +33,8 @@ class _State(Protocol):
 
     def select(self, rows: Tensor) -> None: ...
 
+    def prune(self) -> Tensor | None: ...
+
 
 @torch.inference_mode()
 def search(
@@ -63,6 +65,9 @@ def _run(model: TranslationModel, cache: Any, state: _State) -> list[list[Hypoth
     results: list[list[Hypothesis]] = [[] for _ in range(len(state.rows))]
     position = 0
     while len(state.rows):
+        entries = state.prune()
+        if entries is not None:
+            cache.retain(entries)
         logits = model.step(state.tokens, position, cache, state.keep)
         _release(state, state.advance(logits, position), cache, results)
         position += 1

@@ -66,12 +66,13 @@ def _comparison(metric: str, signature: str, results: Sequence[str | Result]) ->
     assert first.ci is not None
     assert second.ci is not None
     assert second.p_value is not None
+    equal = first.score == second.score  # sacreBLEU counts larger differences only: it would say 0
     return Comparison(
         metric=metric,
-        baseline=first.score,
-        baseline_interval=first.ci,
-        system=second.score,
-        system_interval=second.ci,
-        p_value=second.p_value,
+        baseline=float(first.score),
+        baseline_interval=float(first.ci),
+        system=float(second.score),
+        system_interval=float(second.ci),
+        p_value=1.0 if equal else float(second.p_value),
         signature=signature,
     )

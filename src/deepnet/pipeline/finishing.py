@@ -1,60 +1,58 @@
 """After the last update: the weights that are kept become a bundle, which translates the test part and is scored."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from deepnet.bundle import load_bundle, load_model_tensors, read_tensors, save_bundle
+from deepnet.bundle import load_bundle, load_model_tensors, save_bundle
 from deepnet.data.prepare import PreparedData
+from deepnet.data.tokenizer import Tokenizers
 from deepnet.decoding.interface import DecodingConfig
-from deepnet.decoding.translate import translate
-from deepnet.errors import CheckpointError
-from deepnet.evaluation.scores import corpus_scores
+from deepnet.decoding.translate import Translator
 from deepnet.pipeline.recipe import Recipe
+from deepnet.pipeline.scoring import timed_scores
 from deepnet.record import RunFolder, atomic_write, write_json
-from deepnet.training.averaging import average_tensors
-from deepnet.training.checkpoint import checkpoint_path, list_checkpoints, read_header
+from deepnet.training.checkpoint import read_header
+from deepnet.training.selection import select_checkpoints, selected_weights
 from deepnet.transformer.models import Transformer
 
 
 def write_bundle(recipe: Recipe, run: RunFolder, model: Transformer, data: PreparedData) -> None:
     """Write the run's bundle from the checkpoints that the recipe chooses; `model` takes their weights."""
-    tensors, steps = chosen_weights(recipe, run)
-    model.cpu()
-    load_model_tensors(model, tensors)
-    source, target = recipe.data.languages
-    save_bundle(
+    checkpoints = select_checkpoints(run.checkpoints, average_last=recipe.training.average_last)
+    save_weights(
         run.bundle,
-        model,
-        data.tokenizers,
-        languages={"source": source, "target": target},
-        provenance={"steps": steps, "notice": data.summary["notice"]},
+        checkpoints,
+        recipe=recipe,
+        model=model.cpu(),
+        tokenizers=data.tokenizers,
+        notice=data.summary["notice"],
     )
 
 
-def chosen_weights(recipe: Recipe, run: RunFolder) -> tuple[dict[str, Tensor], list[int]]:
-    """Return the final weights and the steps they are of: an average of the last, else the best, else the latest."""
-    checkpoints = list_checkpoints(run.checkpoints)
-    if not checkpoints:
-        raise CheckpointError(f"{run.path} has no checkpoint to make a model of; train it first")
-    count = recipe.training.average_last
-    if count:
-        chosen = checkpoints[-count:]
-    else:
-        best = read_header(checkpoints[-1])["state"].best_step
-        chosen = [checkpoint_path(run.checkpoints, step=best)] if best else checkpoints[-1:]
-    groups = [_weights(path, averaged=recipe.training.ema_decay > 0) for path in chosen]
-    return average_tensors(groups), [read_header(path)["state"].step for path in chosen]
-
-
-def _weights(checkpoint: Path, *, averaged: bool) -> dict[str, Tensor]:
-    """Return a checkpoint's weights, or their moving average where it keeps one."""
-    tensors = read_tensors(checkpoint / "model.safetensors")
-    return tensors | (read_tensors(checkpoint / "ema.safetensors") if averaged else {})
+def save_weights(
+    path: Path,
+    checkpoints: list[Path],
+    *,
+    recipe: Recipe,
+    model: Transformer,
+    tokenizers: Tokenizers,
+    notice: str,
+) -> list[int]:
+    """Write a bundle of the average of some checkpoints of a recipe's run; return the steps they are of."""
+    load_model_tensors(model, selected_weights(checkpoints))
+    steps = [read_header(checkpoint)["state"].step for checkpoint in checkpoints]
+    source, target = recipe.data.languages
+    save_bundle(
+        path,
+        model,
+        tokenizers,
+        languages={"source": source, "target": target},
+        provenance={"steps": steps, "notice": notice, "decoding": recipe.decoding.model_dump()},
+    )
+    return steps
 
 
 def score_test(
@@ -67,10 +65,8 @@ def score_test(
 ) -> dict[str, Any]:
     """Translate a part with the run's bundle, score it, and keep both in the run's outputs folder."""
     sources, references = data.lines(part)
-    bundle = load_bundle(run.bundle, device)
-    started = time.monotonic()
-    translations = list(translate(bundle, sources, config=decoding))
-    scores = corpus_scores(translations, references, seconds=time.monotonic() - started)
+    translator = Translator.of(load_bundle(run.bundle, device))
+    translations, scores = timed_scores(translator, sources, references, config=decoding)
     _write_outputs(run, part, sources, references, translations, scores)
     return scores
 

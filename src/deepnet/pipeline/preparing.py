@@ -11,12 +11,14 @@ from deepnet.pipeline.recipe import Recipe
 from deepnet.training.config import optimizer_family
 from deepnet.transformer.models import Transformer, TransformerConfig
 
+Report = Callable[[str], None]
+"""Takes each message for the user as it comes."""
 CACHE = Path.home() / ".cache" / "deepnet"
 """Where prepared data and downloads are kept unless the caller names another folder."""
 
 
 def prepare_data(
-    recipe: Recipe, *, cache: Path = CACHE, report: Callable[[str], None] | None = None
+    recipe: Recipe, *, cache: Path = CACHE, report: Report | None = None
 ) -> PreparedData:
     """Return the recipe's text as ids, from `cache` where it was prepared before."""
     return prepare(

@@ -1,6 +1,6 @@
 """A recipe: every section of a run, each defined beside its owner, nested in one file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.sources import DataConfig
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.decoding.interface import DecodingConfig
+from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -42,7 +43,7 @@ class Recipe(Section):
     """How sentences form micro-batches and updates."""
     model: TransformerConfig = TransformerConfig()
     """The shape of the model."""
-    scheme: dict[str, Any] = {"name": "deepnorm"}
+    scheme: dict[str, Any] = Field(default_factory=lambda: {"name": "deepnorm"})
     """The residual scheme: its name, and its own options beside it."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """What turns gradients into updates."""
@@ -84,8 +85,12 @@ class Recipe(Section):
 
 
 def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read a recipe, apply `section.key=value` overrides and check it; raises ConfigError that names the key."""
-    return parse_recipe(override(read_toml(path), overrides))
+    """Read a recipe, apply `section.key=value` overrides and check it; raises ConfigError that names the key.
+
+    `path` is a TOML file, or the folder of a run, whose own recipe is taken.
+    """
+    data = _recorded(Path(path)) if Path(path).is_dir() else read_toml(path)
+    return parse_recipe(override(data, overrides))
 
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
@@ -93,3 +98,21 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     recipe = build(Recipe, data)
     recipe.residual_scheme()
     return recipe
+
+
+def _recorded(run: Path) -> dict[str, Any]:
+    """Return the recipe of a run folder, without what has its default: a key that is there counts as asked for."""
+    return _given(Recipe, RunFolder.open(run).read_recipe().get("recipe", {}))
+
+
+def _given(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for name, value in data.items():
+        field = kind.model_fields.get(name)
+        default = field.default if field else None
+        section = field.annotation if field else None
+        if isinstance(section, type) and issubclass(section, Section):
+            value, default = _given(section, value), {}
+        if not field or value != default:
+            given[name] = value
+    return given

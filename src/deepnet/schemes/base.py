@@ -9,6 +9,7 @@ What data cannot say is behaviour, each with a default that does nothing special
 site to site is read and written), `prepare`, `advance` and `after_update`. Layers never ask for a scheme's name.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -42,8 +43,10 @@ class Init:
     def std(self, fan_in: int, fan_out: int) -> float:
         """Return the standard deviation this draw aims at for a matrix of those fans."""
         if self.kind in ("xavier_normal", "xavier_uniform"):
-            return float(self.value * (2.0 / (fan_in + fan_out)) ** 0.5)
-        return {"normal": self.value, "uniform": self.value / 3.0**0.5, "constant": 0.0}[self.kind]
+            return self.value * math.sqrt(2.0 / (fan_in + fan_out))
+        return {"normal": self.value, "uniform": self.value / math.sqrt(3.0), "constant": 0.0}[
+            self.kind
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,11 +209,13 @@ class Stream:
 
     def close(self, state: Any, ends: Any) -> "Tensor":
         """Return the stack's output [B, T, D]; `ends` holds the final norm and the ends' extra modules."""
-        return ends(state)
+        output: Tensor = ends(state)
+        return output
 
     def peek(self, state: Any) -> "Tensor":
         """Return the one tensor [B, T, D] that a probe should look at."""
-        return state
+        looked_at: Tensor = state
+        return looked_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +311,7 @@ def list_sites(context: StackContext, branches: tuple[Branch, ...]) -> list[Site
 def glorot(gain: float = 1.0, *, qk_gain: float = 1.0, gate_gain: float = 1.0) -> dict[Role, Init]:
     """Return Glorot-normal draws of gain `gain` for v, out, fc1 and fc2, with gains of their own for q, k and the gate.
 
-    A gated branch multiplies three matrices; leaving the gate at gain 1 keeps it of the order gain^2, as an ungated one.
+    A gated branch multiplies three matrices; with a gate of gain 1 it stays at the order gain^2, as without a gate.
     """
     draws: dict[Role, Init] = {
         role: Init("xavier_normal", gain) for role in ("v", "out", "fc1", "fc2")

@@ -4,8 +4,8 @@
 
 Source: Liu et al., BranchNorm, arXiv 2305.02790, equation 7.
 Cost: as post_ln; a_t is computed from the number of updates, which is the only thing saved.
-Differs: the paper names exp and sigmoid growth without legible formulas; those here are ours, normalised to reach 1 at T.
-At t = 0 every branch's weight has gradient zero, as in the paper's equation.
+Differs: the paper names exp and sigmoid growth without legible formulas; those here are ours, normalised to reach 1
+at T. At t = 0 every branch's weight has gradient zero, as in the paper's equation.
 """
 
 import math

@@ -8,6 +8,7 @@ from deepnet.schemes.base import (
     Constant,
     OptimizerFamily,
     ResidualScheme,
+    Role,
     Scale,
     Site,
     SitePlan,
@@ -89,7 +90,7 @@ def _never_made(width: int) -> Any:
 
 
 def _row(site: Site, plan: SitePlan) -> dict[str, Any]:
-    roles = ("q", "k", "v", "out") if site.kind != "ffn" else ("fc1", "fc2")
+    roles: tuple[Role, ...] = ("fc1", "fc2") if site.kind == "ffn" else ("q", "k", "v", "out")
     gains = {
         role: plan.init[role].value if plan.init[role].kind.startswith("xavier") else None
         for role in roles

@@ -3,7 +3,7 @@
     x <- LN(alpha * x + f(x)),   v, out, fc1 and fc2 drawn with gain beta, q and k with gain 1
 
 Source: Wang et al., DeepNet, arXiv 2203.00555, figure 2 and section 4 (convention "paper"); Su, kexue.fm/archives/8978
-(convention "essay": coefficients from the optimiser, by which the first-order change of the loss does not grow with depth).
+(convention "essay": coefficients from the optimiser, so that the loss's first-order change does not grow with depth).
 Cost: as post_ln; alpha is a constant, not a parameter.
 Differs: the essay treats one stack; its encoder-decoder form here is ours (see `_essay`).
 """
@@ -43,7 +43,7 @@ class Scheme(ResidualScheme):
     placement: Literal["post", "pre"] = "post"
     """essay only: where the norm stands; "pre" keeps alpha at 1."""
     balance: Literal["symmetric", "gain", "skip"] = "symmetric"
-    """essay only: share the factor between alpha and beta, or put all of it in the gain (alpha 1) or the skip (beta 1)."""
+    """essay only: split the factor between alpha and beta, or put all in the gain (alpha 1) or the skip (beta 1)."""
 
     def __post_init__(self) -> None:
         changed = [

@@ -36,7 +36,7 @@ class Updates(Protocol):
         """Yield the updates of an epoch from the `start`-th on."""
 
     def updates_per_epoch(self, epoch: int) -> int:
-        """Return the number of updates of an epoch; it may be an estimate, and only the display relies on it."""
+        """Return the number of updates of an epoch; it may be an estimate, as only the time left relies on it."""
 
 
 @dataclass(frozen=True)

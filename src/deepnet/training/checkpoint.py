@@ -75,8 +75,8 @@ def save_checkpoint(folder: Path, *, trained: Trained, settings: Mapping[str, An
 def load_checkpoint(path: Path, *, trained: Trained, settings: Mapping[str, Any]) -> None:
     """Put a checkpoint into the objects of `trained`, to go on with `settings`.
 
-    Raises CheckpointError, with the reason, when it is damaged, foreign or of another format, and ConfigError when it was
-    made with settings that may not change.
+    Raises CheckpointError, with the reason, when it is damaged, foreign or of another format, and ConfigError when it
+    was made with settings that may not change.
     """
     header = read_header(path)
     check_resumable(header["settings"], settings)

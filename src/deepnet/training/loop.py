@@ -77,6 +77,7 @@ class _Session:
     run: RunFolder
     sinks: Sequence[Sink]
     settings: Mapping[str, Any]
+    updates_per_epoch: int
 
 
 def train_loop(
@@ -145,6 +146,7 @@ def train_loop(
             **(settings or {}),
             **{name: section.model_dump(mode="json") for name, section in sections.items()},
         },
+        updates_per_epoch=loader.updates_per_epoch(0),
     )
     _restore(session, resume=resume)
     with recomputed(blocks) if training.recompute else nullcontext(), Interruption() as signals:
@@ -217,8 +219,7 @@ def _every(interval: int, state: TrainingState) -> bool:
 def _training_record(session: _Session, lr: float) -> dict[str, Any]:
     """Return the means since the last record, and start anew."""
     state = session.trained.state
-    updates_per_epoch = session.loader.updates_per_epoch(state.epoch)
-    progress = state.progress(session.training, updates_per_epoch=updates_per_epoch)
+    progress = state.progress(session.training, updates_per_epoch=session.updates_per_epoch)
     return {"lr": lr, "progress": progress, **state.take_window()}
 
 

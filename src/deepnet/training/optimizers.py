@@ -126,5 +126,9 @@ def _lamb(config: OptimizerConfig, groups: list[dict[str, Any]]) -> optim.Optimi
             "optimizer.name = 'lamb' needs the package pytorch-optimizer; install "
             "'deepnet-transformers[optimizers]' or choose another optimiser"
         ) from error
-    lamb: optim.Optimizer = library.Lamb(groups, betas=config.betas, weight_decouple=False)
+    # without adam_debias the library divides the whole step, trust ratio included, by 1 - beta1^t: at first ten times
+    # too far
+    lamb: optim.Optimizer = library.Lamb(
+        groups, betas=config.betas, weight_decouple=False, adam_debias=True
+    )
     return lamb

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepnet.schemes.base import Role, Site, SitePlan
-from deepnet.transformer.cache import KeyValues
+from deepnet.transformer.cache import KeyValues, LayerCache
 from deepnet.transformer.positions import rotate
 from deepnet.transformer.residual import build_norm
 from deepnet.transformer.scales import ScaleBuilder
@@ -36,8 +36,10 @@ class Attention(nn.Module):
         self.num_heads = num_heads
         self.dropout = dropout
         self.multiplier = plan.attention_multiplier
-        for role in ("q", "k", "v", "out"):
-            self.add_module(role, nn.Linear(d_model, d_model, bias=plan.bias))
+        self.q = nn.Linear(d_model, d_model, bias=plan.bias)
+        self.k = nn.Linear(d_model, d_model, bias=plan.bias)
+        self.v = nn.Linear(d_model, d_model, bias=plan.bias)
+        self.out = nn.Linear(d_model, d_model, bias=plan.bias)
         head_size = d_model // num_heads
         norms = plan.inner_norms
         self.q_norm = build_norm(norms.get("q"), head_size)
@@ -82,16 +84,17 @@ class Attention(nn.Module):
         )
         return self._project_out(y)
 
-    def roles(self) -> Iterator[tuple[Role, nn.Parameter]]:
+    def roles(self) -> Iterator[tuple[Role, Tensor]]:
         """Yield each weight with its role."""
-        for role in ("q", "k", "v", "out"):
-            yield role, self.get_submodule(role).weight  # type: ignore[misc]
+        yield from (("q", self.q.weight), ("k", self.k.weight), ("v", self.v.weight))
+        yield "out", self.out.weight
 
     def _own(
         self, x: Tensor, rotary: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k and v [B, H, T, K] of `x`, turned by their positions where these are rotary."""
-        q, k, v = self._project(x, "q", "k", "v")
+        q, k, v = self._project(x, self.q, self.k, self.v)
+        q, k, v = _norm(q, self.q_norm), _norm(k, self.k_norm), _norm(v, self.v_norm)
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
         return q, k, v
@@ -100,25 +103,21 @@ class Attention(nn.Module):
         self, x: Tensor, memory: Tensor, cache: KeyValues | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return q [B, H, T, K] of `x`, and k and v [B, H, C, K] of `memory`."""
-        (q,) = self._project(x, "q")
+        (q,) = self._project(x, self.q)
+        q = _norm(q, self.q_norm)
         if cache is not None and not cache.empty:
             return q, *cache.get()
-        k, v = self._project(memory, "k", "v")
+        k, v = self._project(memory, self.k, self.v)
+        k, v = _norm(k, self.k_norm), _norm(v, self.v_norm)
         if cache is not None:
             cache.store(k, v)
         return q, k, v
 
-    def _project(self, x: Tensor, *roles: str) -> tuple[Tensor, ...]:
-        """Return the projections [B, H, T, K] of `x` for those roles, from one matrix product."""
-        linears = [self.get_submodule(role) for role in roles]
-        y = F.linear(x, _join([m.weight for m in linears]), _join([m.bias for m in linears]))
-        y = y.view(*x.shape[:2], len(roles), self.num_heads, -1)
-        heads = y.permute(2, 0, 3, 1, 4).unbind(0)
-        norms = {"q": self.q_norm, "k": self.k_norm, "v": self.v_norm}
-        return tuple(
-            h if (norm := norms[role]) is None else norm(h)
-            for role, h in zip(roles, heads, strict=True)
-        )
+    def _project(self, x: Tensor, *linears: nn.Linear) -> list[Tensor]:
+        """Return the heads [B, H, T, K] of each projection of `x`, all from one matrix product."""
+        weight, bias = _join([m.weight for m in linears]), _join([m.bias for m in linears])
+        y = F.linear(x, weight, bias).view(*x.shape[:2], len(linears), self.num_heads, -1)
+        return list(y.permute(2, 0, 3, 1, 4).unbind(0))
 
     def _project_out(self, y: Tensor) -> Tensor:
         """Return [B, T, D] from the heads' outputs [B, H, T, K]."""
@@ -130,6 +129,44 @@ class Attention(nn.Module):
             y = self.heads_norm(y)
         projected: Tensor = self.out(y)
         return projected
+
+
+class MergedAttention(Attention):
+    """Cross-attention plus the mean of the values so far, through one v and one out (Zhang et al., EMNLP 2019)."""
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        memory: Tensor,
+        *,
+        keep: Tensor | None = None,
+        own_keep: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Return [B, T, D]: `x` [B, T, D] attending to `memory` [B, C, D] and averaging what precedes it in `x`.
+
+        `keep` is as in `Attention`, for the memory; `own_keep` [B, 1, T, T] says what each position averages over, by
+        default itself and everything before it.
+        """
+        q, k, v = self._cross(x, memory, None if cache is None else cache.memory)
+        (own,) = self._project(x, self.v)
+        if cache is not None:
+            _, own = cache.own.append(own, own)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=self.multiplier)
+        return self._project_out(y + _mean_weights(own_keep, x, own) @ own)
+
+
+def _mean_weights(keep: Tensor | None, x: Tensor, values: Tensor) -> Tensor:
+    """Return the rows [.., T, C] that average the kept ones of C values; by default the first C - T + t."""
+    if keep is None:
+        t, c = x.shape[1], values.shape[2]
+        keep = torch.ones(t, c, dtype=torch.bool, device=x.device).tril(c - t)
+    weights = keep.to(values.dtype)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _norm(heads: Tensor, norm: nn.Module | None) -> Tensor:
+    return heads if norm is None else norm(heads)
 
 
 def _join(parts: list[Tensor]) -> Tensor:

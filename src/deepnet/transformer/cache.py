@@ -43,6 +43,15 @@ class KeyValues:
             self._keys = self._keys.index_select(0, rows)
             self._values = self._values.index_select(0, rows)
 
+    def retain(self, entries: Tensor) -> None:
+        """Keep only the entries [B, C'] of each row, in that order."""
+        if self._keys is None or self._values is None:
+            return
+        _, heads, _, size = self._keys.shape
+        index = entries[:, None, :, None].expand(-1, heads, -1, size)
+        self._keys, self._values = self._keys.gather(2, index), self._values.gather(2, index)
+        self._length = entries.shape[1]
+
 
 def _reserve(storage: Tensor | None, new: Tensor, used: int, needed: int) -> Tensor:
     """Return storage with room for `needed` entries, the first `used` of them copied."""
@@ -80,3 +89,8 @@ class DecoderCache:
             self.memory = self.memory.index_select(0, rows)
         if self.memory_keep is not None:
             self.memory_keep = self.memory_keep.index_select(0, rows)
+
+    def retain(self, entries: Tensor) -> None:
+        """Keep only the entries [B, C'] of each sentence's own cache: those of dead hypotheses can go."""
+        for layer in self.layers:
+            layer.own.retain(entries)

@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
         out: Tensor = self.fc2(y)
         return out
 
-    def roles(self) -> Iterator[tuple[Role, nn.Parameter]]:
+    def roles(self) -> Iterator[tuple[Role, Tensor]]:
         """Yield each weight with its role."""
         yield "fc1", self.fc1.weight
         if self.gate is not None:

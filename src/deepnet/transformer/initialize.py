@@ -1,7 +1,8 @@
 """Weights drawn by role, as the scheme's plan says, and what the draw came to."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -15,15 +16,13 @@ from deepnet.transformer.positions import LearnedPositions
 if TYPE_CHECKING:
     from deepnet.transformer.models import Transformer
 
-_EXEMPT_FROM_DECAY = Policy(weight_decay=0.0)
-
 
 class RoleWeight(NamedTuple):
     """A weight with its role, where it stands and how the plan treats it."""
 
     stack: StackName
     role: Role
-    parameter: nn.Parameter
+    parameter: Tensor
     init: Init
     policy: Policy
 
@@ -43,7 +42,7 @@ class RoleReport:
         """Return how many standard errors of a normal sample's std the measured one is off."""
         if self.expected_std == 0.0:
             return 0.0 if self.measured_std == 0.0 else float("inf")
-        return abs(self.measured_std / self.expected_std - 1.0) * (2.0 * self.count) ** 0.5
+        return abs(self.measured_std / self.expected_std - 1.0) * math.sqrt(2.0 * self.count)
 
 
 def initialize(model: "Transformer") -> None:
@@ -89,7 +88,7 @@ def _end_weights(model: "Transformer") -> Iterator[RoleWeight]:
     for stack in model.stacks():
         ends = stack.plan.ends
         embedding = model.source_embedding if stack.name == "encoder" else model.target_embedding
-        roles: list[tuple[Role, nn.Parameter]] = [("embedding", embedding.weight)]
+        roles: list[tuple[Role, Tensor]] = [("embedding", embedding.weight)]
         if stack is model.stacks()[-1] and not model.vocabulary.tied:
             roles.append(("vocabulary", model.vocabulary.rows.weight))
         if isinstance(stack.entry.positions, LearnedPositions):
@@ -103,9 +102,9 @@ def _end_weights(model: "Transformer") -> Iterator[RoleWeight]:
 def _role_weight(
     stack: StackName,
     role: Role,
-    parameter: nn.Parameter,
-    inits: "dict[Role, Init]",
-    policies: "dict[Role, Policy]",
+    parameter: Tensor,
+    inits: Mapping[Role, Init],
+    policies: Mapping[Role, Policy],
 ) -> RoleWeight:
     if role not in inits:
         raise ConfigError(f"the scheme plans no initialisation for the role '{role}' ({stack})")
@@ -145,8 +144,29 @@ def _drawn(weight: RoleWeight) -> Tensor:
 
 def parameter_policies(model: "Transformer") -> list[tuple[str, nn.Parameter, Policy]]:
     """Return every parameter once with its name and policy; norms, biases and scales are never decayed."""
-    by_role = {id(weight.parameter): weight.policy for weight in role_weights(model)}
+    policies = dict(_small_policies(model))
+    policies |= {id(weight.parameter): weight.policy for weight in role_weights(model)}
+    undecayed = Policy(weight_decay=0.0)
     return [
-        (name, parameter, by_role.get(id(parameter), _EXEMPT_FROM_DECAY))
+        (name, parameter, policies.get(id(parameter), undecayed))
         for name, parameter in model.named_parameters()
     ]
+
+
+def _small_policies(model: "Transformer") -> Iterator[tuple[int, Policy]]:
+    """Yield the policy of every norm, bias and scale, by the parameter's identity."""
+    for stack in model.stacks():
+        owners: list[tuple[nn.Module, Mapping[Role, Policy]]] = [(stack, stack.plan.ends.policy)]
+        owners += [(m, m.residual.plan.policy) for m in stack.modules() if isinstance(m, Sublayer)]
+        for owner, policies in owners:
+            for module in owner.modules():
+                for name, parameter in module.named_parameters(recurse=False):
+                    policy = policies.get(_small_role(module, name), Policy())
+                    yield id(parameter), replace(policy, weight_decay=0.0)
+
+
+def _small_role(module: nn.Module, name: str) -> Role:
+    """Return the role of a parameter that is no branch's matrix, from the module that owns it."""
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return "norm"
+    return "bias" if isinstance(module, nn.Linear) and name == "bias" else "scale"

@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from deepnet.errors import ConfigError
 from deepnet.schemes.base import Site, SitePlan, Stream
-from deepnet.transformer.attention import Attention
+from deepnet.transformer.attention import Attention, MergedAttention
 from deepnet.transformer.cache import LayerCache
 from deepnet.transformer.feed_forward import Activation, FeedForward
 from deepnet.transformer.residual import Residual
@@ -64,6 +63,10 @@ class Sublayer(nn.Module):
         elif self.kind == "cross":
             held = None if cache is None else cache.memory
             y = self.branch(x, inputs.memory, keep=inputs.memory_keep, cache=held)
+        elif self.kind == "merged":
+            y = self.branch(
+                x, inputs.memory, keep=inputs.memory_keep, own_keep=inputs.keep, cache=cache
+            )
         else:
             y = self.branch(x)
         return y
@@ -97,16 +100,7 @@ class Layer(nn.Module):
 def build_branch(
     site: Site, plan: SitePlan, *, shape: LayerShape, scales: ScaleBuilder
 ) -> Attention | FeedForward:
-    """Return the module of a branch; raises ConfigError for a kind that no module carries out."""
-    if plan.branch in ("self", "cross"):
-        return Attention(
-            shape.d_model,
-            shape.num_heads,
-            plan=plan,
-            site=site,
-            dropout=shape.attention_dropout,
-            scales=scales,
-        )
+    """Return the module that carries out a site's branch."""
     if plan.branch == "ffn":
         return FeedForward(
             shape.d_model,
@@ -117,4 +111,12 @@ def build_branch(
             dropout=shape.activation_dropout,
             scales=scales,
         )
-    raise ConfigError(f"the branch '{plan.branch}' is not available; there are self, cross and ffn")
+    kind = MergedAttention if plan.branch == "merged" else Attention
+    return kind(
+        shape.d_model,
+        shape.num_heads,
+        plan=plan,
+        site=site,
+        dropout=shape.attention_dropout,
+        scales=scales,
+    )

@@ -115,7 +115,7 @@ class Transformer(nn.Module):
         self.encoder = self._stack("encoder") if config.encoder_layers else None
         self.decoder = self._stack("decoder") if config.decoder_layers else None
         self._build_vocabulary()
-        self.register_load_state_dict_post_hook(_advance_to_saved_step)
+        self.register_load_state_dict_post_hook(_advance_to_saved_step)  # type: ignore[no-untyped-call]
         initialize(self)
 
     def forward(
@@ -188,11 +188,6 @@ class Transformer(nn.Module):
     def max_positions(self) -> int | None:
         """Return the longest sentence, in tokens, or None where there is no limit."""
         return self.config.max_positions if self.config.positions == "learned" else None
-
-    @property
-    def start(self) -> int:
-        """Return the id that the decoder starts from: padding, the last one."""
-        return self.config.vocab_size - 1
 
     def stacks(self) -> list[Stack]:
         """Return the stacks there are, the encoder first."""

@@ -45,7 +45,9 @@ class Residual(nn.Module):
             y = self.out(y)
         y = dropout(y, self.dropout, training=self.training)
         x = add_scaled(skip, self.skip, y, self.branch)
-        return x if self.post is None else self.post(x)
+        if self.post is not None:
+            x = self.post(x)
+        return x
 
 
 def add_scaled(
@@ -57,7 +59,7 @@ def add_scaled(
     elif branch_scale != 1.0:
         y = y * branch_scale
     if isinstance(skip_scale, nn.Module):
-        return skip_scale(skip) + y
+        skip, skip_scale = skip_scale(skip), 1.0
     return torch.add(y, skip, alpha=skip_scale)
 
 

@@ -52,7 +52,9 @@ class Toy:
     def loss(self, model, batch):
         return F.cross_entropy(model(batch.x), batch.y, reduction="sum")
 
-    def train(self, name="run", *, model=None, resume=False, optimizer=None, schedule=None, **other):
+    def train(
+        self, name="run", *, model=None, resume=False, optimizer=None, schedule=None, **other
+    ):
         """Train for 12 updates unless told otherwise; keys of TrainingConfig and of train_loop may be mixed."""
         fields = TrainingConfig.model_fields.keys() - {"precision"}
         training = {"max_steps": 12, "log_every": 1, "save_every": 4}

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, refused when damaged, pruned without losing the best."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -9,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from deepnet.errors import CheckpointError
-from deepnet.record import RunFolder
+from deepnet.bundle import read_tensors
+from deepnet.errors import CheckpointError, DeepNetError
 from deepnet.training.averaging import average_tensors
 from deepnet.training.checkpoint import list_checkpoints, prune_checkpoints
 from deepnet.training.selection import read_weights, select_checkpoints, selected_weights
@@ -33,28 +34,35 @@ def hidden(folder):
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
+def failure(toy, monkeypatch, function, failing_call):
+    """Resume with a disk that is full from one call on; return what was raised, if anything."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, Full(getattr(os, function), failing_call))
+        try:
+            toy.train("run", max_steps=8, resume=True, log_every=100)
+        except DeepNetError as error:
+            return error
+    return None
+
+
 @pytest.mark.parametrize("function", ["fsync", "rename"])
 def test_a_full_disk_at_any_write_loses_nothing(toy, monkeypatch, function):
     """The first checkpoint is written; the second fails at its 1st, 2nd, ... use of the disk, until it succeeds."""
-    toy.train("run", max_steps=4)
-    run = RunFolder.open(toy.folder / "run")
-    for failing_call in range(1, 100):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, function, Full(getattr(os, function), failing_call))
-            try:
-                toy.train("run", max_steps=8, resume=True, log_every=100)
-            except CheckpointError as error:
-                assert "No space left on device" in str(error)
-                assert "step 8" in str(error)
-            except Exception as error:
-                assert failing_call <= 2, error  # cutting metrics.jsonl on resume comes before
-                assert "No space left on device" in str(error)
-            else:
-                break
-        assert [p.name for p in list_checkpoints(run.checkpoints)] == ["step_00000004"]
+    _, _, run = toy.train("run", max_steps=4)
+    names = ["step_00000004"]
+    for failing_call in itertools.count(1):
+        error = failure(toy, monkeypatch, function, failing_call)
+        if error is None:
+            break
+        assert "No space left on device" in str(error)
         assert hidden(run.checkpoints) == hidden(run.path) == []
+        names = [p.name for p in list_checkpoints(run.checkpoints)]
+        if names != ["step_00000004"]:  # all was written, only flushing the folder's entry failed
+            break
+    assert names == ["step_00000004", "step_00000008"][: len(names)]
     assert failing_call >= (6 if function == "fsync" else 2)
-    assert [p.name for p in list_checkpoints(run.checkpoints)][-1] == "step_00000008"
+    result, _, _ = toy.train("run", max_steps=9, resume=True)
+    assert result.step == 9
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json"])
@@ -111,7 +119,7 @@ def test_shared_weights_are_stored_once(toy):
             return self.enter(x) + self.leave(x)
 
     _, model, run = toy.train(model=Tied())
-    weights = read_weights(list_checkpoints(run.checkpoints)[-1])
+    weights = read_tensors(list_checkpoints(run.checkpoints)[-1] / "model.safetensors")
     assert weights.keys() == {"enter.weight", "enter.bias", "leave.bias"}
     _, again, _ = toy.train(model=Tied(), resume=True)
     assert torch.equal(again.leave.weight, model.leave.weight)
@@ -124,17 +132,26 @@ def test_the_best_checkpoint_is_selected_and_the_latest_are_averaged(toy):
     paths = list_checkpoints(run.checkpoints)
     assert select_checkpoints(run.checkpoints, average_last=0) == [paths[1]]
     assert select_checkpoints(run.checkpoints, average_last=2) == paths[1:]
-    mean = selected_weights(paths[1:])
-    for name, tensor in mean.items():
+    for name, tensor in selected_weights(paths[1:]).items():
         expected = (read_weights(paths[1])[name] + read_weights(paths[2])[name]) / 2
+        assert tensor.dtype == torch.float32
         torch.testing.assert_close(tensor, expected)
 
 
-def test_averages_of_different_tensors_are_refused():
-    with pytest.raises(CheckpointError, match="different tensors"):
-        average_tensors([{"a": torch.zeros(2)}, {"a": torch.zeros(3)}])
+def test_a_moving_average_is_what_a_checkpoint_hands_on(toy):
+    _, model, run = toy.train(ema_decay=0.9)
+    [path] = select_checkpoints(run.checkpoints, average_last=0)
+    weights = read_weights(path)
+    assert weights.keys() == model.state_dict().keys()
+    assert torch.equal(weights["0.weight"], read_tensors(path / "ema.safetensors")["0.weight"])
+    assert not torch.equal(weights["0.weight"], model[0].weight)
 
 
 def test_nothing_to_select_is_said(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint"):
         select_checkpoints(tmp_path, average_last=0)
+
+
+def test_averages_of_different_tensors_are_refused():
+    with pytest.raises(CheckpointError, match="different tensors"):
+        average_tensors([{"a": torch.zeros(2)}, {"a": torch.zeros(3)}])

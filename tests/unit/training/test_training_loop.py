@@ -88,7 +88,9 @@ def test_a_window_averages_the_steps_it_covers(toy):
 @pytest.mark.parametrize("name", ["adam", "adamw", "radam", "sgd", "adafactor"])
 def test_resuming_equals_never_stopping_bit_for_bit(toy, name, stop_at):
     settings = {"optimizer": {"name": name}, "ema_decay": 0.9, "log_every": 3, "validate_every": 5}
-    settings["validate"] = lambda model, step: {"loss": float(sum(p.sum() for p in model.parameters()))}
+    settings["validate"] = lambda model, step: {
+        "loss": float(sum(p.sum() for p in model.parameters()))
+    }
     _, whole, whole_run = toy.train("whole", **settings)
 
     def interrupt(model, step):
@@ -103,7 +105,9 @@ def test_resuming_equals_never_stopping_bit_for_bit(toy, name, stop_at):
     assert same_weights(whole, parts)
     assert without_times(toy.records(run)) == without_times(toy.records(whole_run))
     for name in ("model", "optimizer", "ema"):
-        last = [list_checkpoints(r.checkpoints)[-1] / f"{name}.safetensors" for r in (whole_run, run)]
+        last = [
+            list_checkpoints(r.checkpoints)[-1] / f"{name}.safetensors" for r in (whole_run, run)
+        ]
         assert last[0].read_bytes() == last[1].read_bytes()
 
 
@@ -157,7 +161,9 @@ def test_stops_early_and_keeps_the_best_checkpoint(toy):
     )
     assert (result.stopped, result.step, result.best, result.best_step) == ("patience", 8, 1.0, 4)
     assert [p.name for p in list_checkpoints(run.checkpoints)] == ["step_00000004", "step_00000008"]
-    validated = {r["step"]: r["validation_loss"] for r in toy.records(run) if "validation_loss" in r}
+    validated = {
+        r["step"]: r["validation_loss"] for r in toy.records(run) if "validation_loss" in r
+    }
     assert validated == figures
 
 
@@ -235,7 +241,9 @@ def test_recompute_changes_nothing_but_memory(toy):
     plain = toy.model()
     recomputing = toy.model()
     toy.train("plain", model=plain)
-    toy.train("recomputing", model=recomputing, recompute=True, blocks=[recomputing[0], recomputing[2]])
+    toy.train(
+        "recomputing", model=recomputing, recompute=True, blocks=[recomputing[0], recomputing[2]]
+    )
     assert same_weights(plain, recomputing)
     assert "forward" not in vars(recomputing[0])
 
@@ -286,7 +294,7 @@ def _break_at(step):
 
 def test_a_foreign_checkpoint_is_refused(toy):
     toy.train()
-    with pytest.raises(CheckpointError, match=r"step_00000012: the tensor '1\.weight' is missing"):
+    with pytest.raises(CheckpointError, match=r"step_00000012: unexpected tensor '1\.bias'"):
         toy.train(resume=True, model=torch.nn.Sequential(torch.nn.Linear(4, 8)))
 
 

@@ -1,0 +1,149 @@
+"""What a recipe would do, without doing it: sizes, coefficients, initial weights, updates, one forward and backward."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deepnet.data.loader import Batch, UpdateLoader
+from deepnet.pipeline.preparing import CACHE, Report, build_model, prepare_data
+from deepnet.pipeline.recipe import Recipe
+from deepnet.pipeline.run import choose_device
+from deepnet.schemes.coefficients import coefficients
+from deepnet.training.loss import translation_loss
+from deepnet.training.precision import resolve_precision
+from deepnet.training.recompute import recomputed
+from deepnet.transformer.counting import count_parameters
+from deepnet.transformer.initialize import RoleReport, initialization_report
+from deepnet.transformer.models import Transformer
+
+_SEEN_UPDATES = 200
+"""Updates of the first epoch that are looked at for the means and for the largest micro-batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateReport:
+    """What updates hold, on average over the first ones of an epoch."""
+
+    sentences: float
+    source_tokens: float
+    target_tokens: float
+    per_epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """One forward and backward of one micro-batch, the largest of those looked at."""
+
+    sentences: int
+    source_length: int
+    """Tokens of the longest source, eos included."""
+    target_length: int
+    """Tokens of the longest target, eos included."""
+    loss: float
+    """Smoothed loss in nats per target token; ln(vocabulary) is a model that knows nothing."""
+    seconds: float
+    peak_bytes: int
+    """Most memory held: on a GPU by tensors, on a CPU by the whole process so far."""
+    device: str
+    precision: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What a dry run found."""
+
+    parameters: dict[str, int]
+    """Of each stack, of the embeddings, and in all."""
+    coefficients: dict[str, Any]
+    """Alpha and beta per stack, all scales and gains per site."""
+    initialization: list[RoleReport]
+    """Expected and measured standard deviation per stack and role."""
+    update: UpdateReport
+    step: StepReport
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for a JSON file."""
+        return asdict(self)
+
+
+def inspect_recipe(
+    recipe: Recipe, *, device: str = "auto", cache: Path = CACHE, report: Report | None = None
+) -> Inspection:
+    """Prepare the data, build the model and compute one micro-batch; writes nothing but the preparation."""
+    place = choose_device(device)
+    data = prepare_data(recipe, cache=cache, report=report)
+    model = build_model(recipe, data.tokenizers)
+    initialization = initialization_report(model)
+    loader = UpdateLoader(data.dataset("train"), recipe.batching, seed=recipe.training.seed)
+    update, largest = _look_at_updates(loader)
+    return Inspection(
+        parameters=count_parameters(model),
+        coefficients=coefficients(
+            recipe.residual_scheme(),
+            encoder_layers=recipe.model.encoder_layers,
+            decoder_layers=recipe.model.decoder_layers,
+            optimizer_family=model.optimizer_family,
+        ),
+        initialization=initialization,
+        update=update,
+        step=_try_step(recipe, model, largest, place),
+    )
+
+
+def _look_at_updates(loader: UpdateLoader) -> tuple[UpdateReport, Batch]:
+    """Return the means over the first updates, and the largest of their micro-batches."""
+    updates = list(islice(loader.updates(0), _SEEN_UPDATES))
+    batches = [batch for update in updates for batch in update.batches]
+    report = UpdateReport(
+        sentences=_mean((len(batch.source) for batch in batches), len(updates)),
+        source_tokens=_mean((batch.num_source_tokens for batch in batches), len(updates)),
+        target_tokens=_mean((batch.num_tokens for batch in batches), len(updates)),
+        per_epoch=loader.updates_per_epoch(0),
+    )
+    return report, max(batches, key=lambda batch: batch.source.numel() + batch.target_in.numel())
+
+
+def _mean(values: Iterable[int], count: int) -> float:
+    return round(sum(values) / count, 1)
+
+
+def _try_step(
+    recipe: Recipe, model: Transformer, batch: Batch, device: torch.device
+) -> StepReport:
+    precision = resolve_precision(
+        recipe.training.precision, device=device, width=recipe.model.d_model
+    )
+    compute = translation_loss(label_smoothing=recipe.training.label_smoothing)
+    blocks = [layer for stack in model.stacks() for layer in stack.layers]
+    model.to(device).train()
+    started = time.monotonic()
+    with recomputed(blocks) if recipe.training.recompute else nullcontext():
+        with precision.autocast():
+            loss = compute(model, batch.to(device))
+        (loss / batch.num_tokens).backward()  # type: ignore[no-untyped-call]
+    value = loss.item() / batch.num_tokens  # waits for the device
+    return StepReport(
+        sentences=len(batch.source),
+        source_length=batch.source.shape[1],
+        target_length=batch.target_in.shape[1],
+        loss=value,
+        seconds=time.monotonic() - started,
+        peak_bytes=_peak_bytes(device),
+        device=str(device),
+        precision=precision.name,
+    )
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,116 @@
+"""Two gloo processes compute what one does: same losses, same weights, with dropout too.
+
+The file is its own driver: pytest starts it under torchrun with two processes, and without with one.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from deepnet.bundle import read_tensors
+from deepnet.record import RunFolder, read_jsonl
+from deepnet.training.batches import ListedUpdate
+from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.distributed import Ranks, joined_ranks
+from deepnet.training.loop import train_loop
+
+
+@dataclass
+class ToyBatch:
+    x: torch.Tensor
+    y: torch.Tensor
+
+    def to(self, device):
+        return self
+
+
+@dataclass
+class Dealt:
+    """Five updates of three micro-batches of different sizes, dealt to ranks: rank 0 has two of them, rank 1 one."""
+
+    rank: int
+    world_size: int
+
+    def updates(self, epoch, start=0):
+        draw = torch.Generator().manual_seed(1)
+        for index in range(5):
+            batches = [
+                ToyBatch(
+                    torch.randn(rows, 4, generator=draw, dtype=torch.float64),
+                    torch.randint(3, (rows,), generator=draw),
+                )
+                for rows in (2, 5, 3)
+            ]
+            if index >= start:
+                yield ListedUpdate(tuple(batches[self.rank :: self.world_size]), 10)
+
+    def updates_per_epoch(self, epoch):
+        return 5
+
+
+def train(ranks, folder, max_steps, *, resume):
+    torch.manual_seed(ranks.rank)  # the ranks must be made equal by the engine
+    layers = (nn.Linear(4, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 3))
+    train_loop(
+        nn.Sequential(*layers).double(),
+        loader=Dealt(ranks.rank, ranks.world_size),
+        loss=lambda module, batch: F.cross_entropy(module(batch.x), batch.y, reduction="sum"),
+        run=RunFolder(folder),
+        training=TrainingConfig(
+            max_steps=max_steps, log_every=1, validate_every=4, clip_norm=0.5, ema_decay=0.9
+        ),
+        optimizer=OptimizerConfig(lr=1e-2),
+        schedule=ScheduleConfig(warmup_steps=3),
+        validate=lambda model, step: {"loss": float(model[0].weight.detach().sum())},
+        ranks=ranks,
+        resume=resume,
+    )
+
+
+def main(folder):
+    """Train in two sessions of one group of processes."""
+    torch.set_num_threads(1)
+    with joined_ranks(torch.device("cpu")) as ranks:
+        assert ranks.world_size == 2
+        train(ranks, folder, 7, resume=False)
+        train(ranks, folder, 12, resume=True)
+
+
+def test_two_processes_give_the_losses_and_weights_of_one_even_when_resumed(tmp_path):
+    for name in ("one", "two"):
+        RunFolder.create(tmp_path / name, recipe={})
+    train(Ranks(), tmp_path / "one", 12, resume=False)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    result = subprocess.run(
+        [sys.executable, *launcher, __file__, str(tmp_path / "two")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    one, two = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    assert [r["step"] for r in two] == list(range(1, 13))
+    for ours, theirs in zip(two, one, strict=True):
+        for key in ("loss", "gradient_norm", "validation_loss"):
+            if key in theirs:
+                assert ours[key] == pytest.approx(theirs[key], rel=1e-9)
+    weights = [
+        read_tensors(list_checkpoints(tmp_path / name / "checkpoints")[-1] / "ema.safetensors")
+        for name in ("one", "two")
+    ]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-9, atol=1e-12)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

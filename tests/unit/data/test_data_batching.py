@@ -1,0 +1,107 @@
+import time
+
+import numpy as np
+import pytest
+
+from deepnet.data import batching
+from deepnet.data.batching import (
+    BatchConfig,
+    WindowSize,
+    count_updates,
+    group_by_length,
+    plan_updates,
+)
+
+
+class Corpus:
+    def __init__(self, size=1000, seed=0):
+        random = np.random.default_rng(seed)
+        self.source = random.integers(2, 30, size)
+        self.target = np.clip(self.source + random.integers(-4, 5, size), 2, 30)
+
+    def __len__(self):
+        return len(self.source)
+
+    def lengths(self, start=0, stop=None):
+        return self.source[start:stop], self.target[start:stop]
+
+
+CONFIG = BatchConfig(max_tokens=256, micro_batches_per_update=4)
+SMALL = WindowSize(block_pairs=50, blocks=4)
+
+
+def _plan(corpus, config=CONFIG, **options):
+    options = {"seed": 1, "epoch": 0} | options
+    return list(plan_updates(corpus, config, **options))
+
+
+def _pairs(plan):
+    return [tuple(tuple(batch.pairs.tolist()) for batch in update) for update in plan]
+
+
+def test_groups_are_the_fullest_possible_by_hand():
+    # Sorted by longest side: 2, 3, 5, 5, 9; a budget of 10 holds 2 x 3, then 2 x 5, then the 9 alone.
+    groups = group_by_length(np.array([5, 2, 9, 1, 5]), np.array([4, 1, 3, 3, 1]), max_tokens=10)
+    assert [sorted(group.tolist()) for group in groups] == [[1, 3], [0, 4], [2]]
+
+
+def test_a_pair_longer_than_the_budget_stands_alone():
+    groups = group_by_length(np.array([3, 20, 3]), np.array([3, 3, 3]), max_tokens=6)
+    assert [sorted(group.tolist()) for group in groups] == [[0, 2], [1]]
+
+
+def test_same_seed_and_epoch_same_plan_and_others_differ():
+    corpus = Corpus()
+    assert _pairs(_plan(corpus)) == _pairs(_plan(corpus))
+    assert _pairs(_plan(corpus)) != _pairs(_plan(corpus, epoch=1))
+    assert _pairs(_plan(corpus)) != _pairs(_plan(corpus, seed=2))
+
+
+def test_micro_batches_differ_between_epochs():
+    """The sentences beside a sentence change, not only the order of the batches."""
+    corpus = Corpus()
+    first, second = (
+        {batch for update in _pairs(_plan(corpus, epoch=e)) for batch in map(frozenset, update)}
+        for e in (0, 1)
+    )
+    assert len(first & second) < 0.1 * len(first)
+
+
+def test_leftovers_join_the_last_update():
+    sizes = [len(update) for update in _plan(Corpus(), window=SMALL)]
+    assert set(sizes[:-1]) == {4}
+    assert 4 <= sizes[-1] < 8
+
+
+def test_an_epoch_smaller_than_one_update_is_one_update():
+    plan = _plan(Corpus(size=3), BatchConfig(max_tokens=30, micro_batches_per_update=16))
+    assert len(plan) == 1
+    assert sorted(i for batch in plan[0] for i in batch.pairs) == [0, 1, 2]
+
+
+def test_little_is_padding():
+    corpus = Corpus(size=5000)
+    padded = real = 0
+    for update in _plan(corpus, BatchConfig(max_tokens=1024)):
+        for batch in update:
+            padded += len(batch.pairs) * (
+                corpus.source[batch.pairs].max() + corpus.target[batch.pairs].max()
+            )
+            real += int((corpus.source + corpus.target)[batch.pairs].sum())
+    assert real / padded > 0.9
+
+
+def test_count_is_exact_then_an_estimate(monkeypatch):
+    corpus = Corpus(size=4000)
+    exact = len(_plan(corpus))
+    assert count_updates(corpus, CONFIG, seed=1, epoch=0) == exact
+    monkeypatch.setattr(batching, "_COUNTED_PAIRS", 100)
+    assert count_updates(corpus, CONFIG, seed=1, epoch=0) == pytest.approx(exact, rel=0.05)
+
+
+def test_planning_a_million_pairs_takes_seconds():
+    start = time.monotonic()
+    corpus = Corpus(size=1_000_000)
+    plan = _plan(corpus, BatchConfig(max_tokens=4096))
+    assert sum(len(batch.pairs) for update in plan for batch in update) == 1_000_000
+    assert time.monotonic() - start < 10

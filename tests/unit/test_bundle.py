@@ -1,0 +1,204 @@
+import json
+import shutil
+
+import pytest
+import torch
+
+from deepnet import bundle as bundle_module
+from deepnet.bundle import load_bundle, model_tensors, read_tensors, save_bundle, write_tensors
+from deepnet.data.tokenizer import TokenizerConfig, Tokenizers, train_tokenizer
+from deepnet.errors import CheckpointError, DeepNetError
+from deepnet.schemes.catalogue import load_scheme
+from deepnet.transformer.models import Transformer, TransformerConfig
+
+TEXT = [f"wort{number}" for number in range(27)]
+SOURCE, TARGET = torch.tensor([[3, 4, 5, 0]]), torch.tensor([[29, 6, 7]])
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    config = TokenizerConfig(kind="words", vocab_size=30)
+    one = train_tokenizer(TEXT, config=config)
+    return Tokenizers(one, one)
+
+
+def make_model(scheme="deepnorm", **shape):
+    config = TransformerConfig(
+        encoder_layers=2, decoder_layers=2, d_model=16, ffn_dim=32, num_heads=2, vocab_size=30,
+        **shape,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return Transformer(config, load_scheme(scheme)).eval()
+
+
+@pytest.fixture
+def saved(tmp_path, tokenizers):
+    save_bundle(tmp_path / "bundle", make_model(), tokenizers, provenance={"updates": 7})
+    return tmp_path / "bundle"
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "post_ln", "pre_ln", "branchnorm"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("tying", ["all", "none"])
+def test_a_loaded_model_computes_what_the_saved_one_did(tmp_path, scheme, positions, tying):
+    model = make_model(scheme, positions=positions, tie_embeddings=tying, max_positions=8)
+    model.advance(123)
+    save_bundle(tmp_path / "b", model)
+    loaded = load_bundle(tmp_path / "b").model
+    assert torch.equal(loaded(SOURCE, None, TARGET), model(SOURCE, None, TARGET))
+    assert int(loaded.scheme_step) == 123
+    assert not loaded.training
+
+
+def test_everything_else_comes_back_too(saved, tokenizers):
+    found = load_bundle(saved)
+    assert found.tokenizers.target.fingerprint == tokenizers.target.fingerprint
+    assert found.config.training == {"updates": 7}
+    assert found.config.format_version == 1
+    assert found.config.scheme["name"] == "deepnorm"
+    assert found.path == saved
+    assert {p.name for p in saved.iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.model",
+    }  # fmt: skip
+
+
+def test_loading_draws_no_random_numbers(saved):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    load_bundle(saved)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_float64_weights_stay_float64(tmp_path):
+    model = make_model().double()
+    save_bundle(tmp_path / "b", model)
+    loaded = load_bundle(tmp_path / "b").model
+    assert torch.equal(loaded(SOURCE, None, TARGET), model(SOURCE, None, TARGET))
+    assert loaded(SOURCE, None, TARGET).dtype == torch.float64
+
+
+def test_a_shared_matrix_is_stored_once(saved):
+    names = read_tensors(saved / "model.safetensors").keys()
+    assert sum("embedding" in name or "vocabulary" in name for name in names) == 1
+
+
+def test_saving_again_replaces_the_bundle(saved, tokenizers, tmp_path):
+    model = make_model(positions="learned")
+    save_bundle(saved, model, tokenizers)
+    assert load_bundle(saved).config.model.positions == "learned"
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_failed_save_leaves_the_old_bundle(saved, tokenizers, tmp_path, monkeypatch):
+    def full_disk(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    before = {p.name: p.read_bytes() for p in saved.iterdir()}
+    monkeypatch.setattr(bundle_module, "save_file", full_disk)
+    with pytest.raises(DeepNetError, match="No space left on device"):
+        save_bundle(saved, make_model(positions="learned"), tokenizers)
+    assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(saved):
+    saved.rename(saved.with_name(".bundle.previous"))
+    assert load_bundle(saved).config.training == {"updates": 7}
+
+
+def test_a_folder_that_is_no_bundle_is_not_overwritten(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
+    with pytest.raises(CheckpointError, match="not a bundle"):
+        save_bundle(tmp_path / "thesis", make_model())
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
+
+
+def edit_config(folder, **changes):
+    data = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(data | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "format version 2; this deepnet reads 1"),
+        ({"format_version": None}, "format version None"),
+        ({"modle": {}}, "unknown key 'modle'; did you mean 'model'"),
+        ({"scheme": {"name": "deepnrom"}}, "did you mean 'deepnorm'"),
+        ({"scheme": {"name": "deepnorm", "conventon": "paper"}}, "did you mean 'convention'"),
+        ({"tokenizer": {"source": "a", "target": "b"}}, "not the one the model was trained with"),
+    ],
+)
+def test_a_wrong_config_is_explained(saved, changes, message):
+    edit_config(saved, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xfe", b'"text"'])
+def test_a_config_that_is_not_json_is_explained(saved, content):
+    (saved / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.model"])
+def test_a_missing_file_is_named(saved, name):
+    (saved / name).unlink()
+    with pytest.raises(CheckpointError, match=name if name != "tokenizer.model" else r"\.model"):
+        load_bundle(saved)
+    shutil.rmtree(saved)
+    with pytest.raises(CheckpointError, match="not a bundle"):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, 0.5, -1])
+def test_truncated_weights_are_explained(saved, keep):
+    path = saved / "model.safetensors"
+    content = path.read_bytes()
+    end = int(len(content) * keep) if isinstance(keep, float) else keep
+    path.write_bytes(content[:end])
+    with pytest.raises(CheckpointError, match="truncated or not a safetensors file"):
+        load_bundle(saved)
+
+
+def test_a_pickle_is_never_opened(saved):
+    torch.save({"weight": torch.ones(2)}, saved / "model.safetensors")
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        load_bundle(saved)
+
+
+def change_tensors(folder, change):
+    tensors = read_tensors(folder / "model.safetensors")
+    change(tensors)
+    write_tensors(folder / "model.safetensors", tensors)
+
+
+def test_a_missing_unexpected_or_misshapen_tensor_is_named(saved):
+    name = next(n for n in model_tensors(make_model()) if n.endswith("fc1.weight"))
+    tensors = read_tensors(saved / "model.safetensors")
+    write_tensors(saved / "model.safetensors", {k: v for k, v in tensors.items() if k != name})
+    with pytest.raises(CheckpointError, match=f"'{name}' is missing"):
+        load_bundle(saved)
+    write_tensors(saved / "model.safetensors", tensors | {name + "s": torch.ones(1)})
+    with pytest.raises(
+        CheckpointError, match=f"unexpected tensor '{name}s'.*did you mean '{name}'"
+    ):
+        load_bundle(saved)
+    write_tensors(saved / "model.safetensors", tensors | {name: torch.ones(3, 4)})
+    with pytest.raises(CheckpointError, match=rf"'{name}' is \(3, 4\) .*expected \(32, 16\)"):
+        load_bundle(saved)
+    write_tensors(saved / "model.safetensors", tensors | {name: tensors[name].half()})
+    with pytest.raises(CheckpointError, match="float16; expected .*float32"):
+        load_bundle(saved)
+
+
+def test_a_tokenizer_of_another_size_is_refused(tmp_path, tokenizers):
+    config = TransformerConfig(
+        encoder_layers=1, decoder_layers=1, d_model=8, ffn_dim=8, num_heads=1, vocab_size=31
+    )
+    model = Transformer(config, load_scheme("post_ln"))
+    with pytest.raises(CheckpointError, match="30 ids, the model 31"):
+        save_bundle(tmp_path / "b", model, tokenizers)
+    assert not (tmp_path / "b").exists()
