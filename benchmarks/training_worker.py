@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
+
 from workload import SIZES, Batch, make_batch
 
 

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 from transformers.models.marian.configuration_marian import MarianConfig
 from transformers.models.marian.modeling_marian import MarianMTModel
+
 from workload import DROPOUT, MAX_POSITIONS, PAD, VOCAB_SIZE, Size
 
 

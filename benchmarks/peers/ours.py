@@ -1,12 +1,13 @@
 """Our Transformer under a scheme, with nothing around it."""
 
 from torch import nn
-from workload import DROPOUT, MAX_POSITIONS, VOCAB_SIZE, Size
 
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.transformer.models import Transformer, TransformerConfig
+from workload import DROPOUT, MAX_POSITIONS, VOCAB_SIZE, Size
 
 PAD = VOCAB_SIZE
+
 
 def build_ours(size: Size, scheme: str) -> nn.Module:
     """Shared embeddings, sinusoidal positions, ReLU, dropout on the branches alone."""

@@ -1,9 +1,9 @@
 """Ours under DeepNorm."""
 
 from torch import nn
-from workload import Size
 
 from peers.ours import PAD, build_ours
+from workload import Size
 
 __all__ = ["PAD", "build"]
 

@@ -4,6 +4,7 @@ import math
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+
 from workload import DROPOUT, PAD, VOCAB_SIZE, SinusoidalPositions, Size
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchscale.architecture.config import EncoderDecoderConfig
 from torchscale.architecture.encoder_decoder import EncoderDecoder
 from torchscale.component.embedding import TextEmbedding
+
 from workload import DROPOUT, PAD, VOCAB_SIZE, SinusoidalPositions, Size
 
 

@@ -6,7 +6,6 @@ on its sinusoidal positions. The vocabulary layer is a Linear that shares the em
 """
 
 from torch import Tensor, nn
-from workload import DROPOUT, MAX_POSITIONS, PAD, VOCAB_SIZE, Size
 from x_transformers.x_transformers import (
     AttentionLayers,
     Decoder,
@@ -14,6 +13,8 @@ from x_transformers.x_transformers import (
     TokenEmbedding,
     TransformerWrapper,
 )
+
+from workload import DROPOUT, MAX_POSITIONS, PAD, VOCAB_SIZE, Size
 
 __all__ = ["PAD", "build"]
 

@@ -18,6 +18,8 @@ from deepnet.errors import ConfigError, DataError, suggest
 
 OFFLINE_VARIABLE = "DEEPNET_DATA"
 """The environment variable that names a folder of corpora, looked at before the network."""
+CACHE = Path.home() / ".cache" / "deepnet"
+"""Where prepared data and downloads are kept unless the caller names another folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ class Score:
     """`log_probability / num_tokens**length_penalty`."""
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def token_log_probabilities(
     model: TranslationModel,
     source: Tensor,

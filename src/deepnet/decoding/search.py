@@ -36,7 +36,7 @@ class _State(Protocol):
     def prune(self) -> Tensor | None: ...
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: a table of positions that grows here is also trained with
 def search(
     model: TranslationModel,
     source: Tensor,

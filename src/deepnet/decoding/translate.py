@@ -58,14 +58,21 @@ class Translation:
 
 
 def translate(
-    model: Bundle | Translator, lines: Iterable[str], *, config: DecodingConfig
+    model: Bundle | Translator,
+    lines: Iterable[str],
+    *,
+    config: DecodingConfig | None = None,
+    chunk_lines: int = CHUNK_LINES,
 ) -> Iterator[str]:
     """Yield the translation of every line, in order; a blank line gives a blank line.
 
+    `chunk_lines` is how many lines are read ahead; 1 answers each at once.
     With `n_best` above 1, yield for every line its translations, best first, each as "number ||| text ||| score",
     numbers counting from 0 (Moses' format). Raises DataError, naming the line, where a sentence is too long.
     """
-    for number, found in enumerate(translations(model, lines, config=config)):
+    config = config or DecodingConfig()
+    found_lines = translations(model, lines, config=config, chunk_lines=chunk_lines)
+    for number, found in enumerate(found_lines):
         if config.n_best == 1:
             yield found[0].text
             continue
@@ -81,10 +88,7 @@ def translations(
     config: DecodingConfig,
     chunk_lines: int = CHUNK_LINES,
 ) -> Iterator[list[Translation]]:
-    """Yield the translations of every line, best first, in the order of the lines; see `translate`.
-
-    `chunk_lines` is how many lines are read ahead; 1 answers each at once.
-    """
+    """Yield the translations of every line, best first, in the order of the lines; see `translate`."""
     translator = model if isinstance(model, Translator) else Translator.of(model)
     stream, first = iter(lines), 0
     while chunk := list(islice(stream, chunk_lines)):

@@ -1,20 +1,20 @@
-"""What `deepnet.train` and `deepnet.train_model` do: a run from three lines of Python."""
+"""What `deepnet.train` and `deepnet.train_model` do: a run, shown as it goes, from a few lines of Python."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from torch import nn
 
-from deepnet.config import Section, build, override
+from deepnet.config import Section, build
 from deepnet.errors import ConfigError
 from deepnet.pipeline.preparing import CACHE
 from deepnet.pipeline.recipe import Recipe, load_recipe
-from deepnet.pipeline.run import FinishedRun, choose_device, run_recipe
+from deepnet.pipeline.run import FinishedRun, choose_device, follow_update, run_recipe
 from deepnet.record import RunFolder
 from deepnet.training.batches import Batch, ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -23,10 +23,12 @@ from deepnet.training.loop import Sink, TrainingResult, Validate, train_loop
 from deepnet.training.progress import ProgressDisplay
 from deepnet.training.tensorboard import TensorBoardSink
 from deepnet.training.update import Loss
+from deepnet.transformer.initialize import parameter_policies
+from deepnet.transformer.models import Transformer
 
 
 class LoopSettings(Section):
-    """The sections of a recipe that training a model of one's own reads."""
+    """The sections of a recipe that a model of one's own is trained by."""
 
     training: TrainingConfig
     """How long to train, how to check on it and what to keep."""
@@ -34,11 +36,6 @@ class LoopSettings(Section):
     """What turns gradients into updates."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate at each update."""
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """A batch as it is, whose loss """
 
 
 def train(
@@ -53,9 +50,86 @@ def train(
     tensorboard: bool = False,
     console: Console | None = None,
 ) -> FinishedRun:
-    """Train a recipe, as `deepnet train` does: text in, a scored model in the folder `out`.
+    """Train a recipe as `deepnet train` does: text in, a scored model in the folder `out`.
 
     `recipe` is a TOML file, a run folder whose recipe is taken, or a recipe; `overrides` are "section.key=value".
-    `resume` goes on with the run in `out`, `start_from` is a bundle to fine-tune. Progress goes to `console`.
-    Raises ConfigError, DataError, CheckpointError or DivergenceError; what was saved before stays.
+    `resume` goes on with the run in `out`; `start_from` is a run or bundle to fine-tune. Raises ConfigError, DataError,
+    CheckpointError or DivergenceError; what was saved before stays.
     """
+    if resume and start_from:
+        raise ConfigError("a resumed run has its own weights; leave out 'resume' or 'start_from'")
+    if isinstance(recipe, Recipe):
+        if overrides:
+            raise ConfigError("'overrides' change a recipe file; this recipe is already checked")
+    else:
+        recipe = load_recipe(recipe, overrides)
+    console = console or Console(quiet=not is_writer())
+    with _shown(console, Path(out), tensorboard=tensorboard) as sinks:
+        return run_recipe(
+            recipe,
+            out=out,
+            resume=resume,
+            start_from=start_from,
+            device=device,
+            cache=cache,
+            report=partial(console.print, markup=False, highlight=False, soft_wrap=True),
+            sinks=sinks,
+        )
+
+
+def train_model(
+    model: nn.Module,
+    *,
+    batches: Sequence[Batch],
+    loss: Loss,
+    out: str | Path,
+    settings: Mapping[str, Any],
+    count: Callable[[Any], int] | None = None,
+    validate: Validate | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    tensorboard: bool = False,
+) -> TrainingResult:
+    """Train any model on batches and a loss of one's own, one update per batch, with everything a recipe's run has.
+
+    `loss(model, batch)` is divided by `count(batch)`, by default 1: return a mean, or a sum and count its tokens.
+    `settings` are a recipe's sections training, optimizer and schedule. A batch needs `to(device)` alone, as a tensor
+    has; all are gone through in order, epoch after epoch. For anything else call `deepnet.training.loop.train_loop`.
+    Raises ConfigError, CheckpointError or DivergenceError; what was saved before stays.
+    """
+    checked = build(LoopSettings, settings)
+    dump = checked.model_dump(mode="json")
+    run = RunFolder.open(out) if resume else RunFolder.create(out, recipe=dump)
+    ours = model if isinstance(model, Transformer) else None
+    with _shown(Console(), run.path, tensorboard=tensorboard) as sinks:
+        return train_loop(
+            model,
+            loader=ListedUpdates([ListedUpdate((b,), count(b) if count else 1) for b in batches]),
+            loss=loss,
+            run=run,
+            training=checked.training,
+            optimizer=checked.optimizer,
+            schedule=checked.schedule,
+            validate=validate,
+            after_update=partial(follow_update, ours.scheme) if ours else None,
+            policies=parameter_policies(ours) if ours else None,
+            blocks=[layer for stack in ours.stacks() for layer in stack.layers] if ours else (),
+            ranks=Ranks(choose_device(device)),
+            sinks=sinks,
+            resume=resume,
+        )
+
+
+def is_writer() -> bool:
+    """Return whether this process is the one of those torchrun started that shows and writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def _shown(console: Console, run: Path, *, tensorboard: bool) -> Iterator[list[Sink]]:
+    """Yield the sinks of a run: the display, and TensorBoard's files where asked for."""
+    with ExitStack() as stack:
+        sinks: list[Sink] = [stack.enter_context(ProgressDisplay(console))]
+        if tensorboard:
+            sinks.append(stack.enter_context(TensorBoardSink(run / "tensorboard")))
+        yield sinks

@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -26,6 +26,7 @@ from deepnet.transformer.models import Transformer
 
 _SEEN_UPDATES = 200
 """Updates of the first epoch that are looked at for the means and for the largest micro-batch."""
+_MEANS = ("sentences", "source_tokens", "target_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,25 +100,27 @@ def inspect_recipe(
 
 
 def _look_at_updates(loader: UpdateLoader) -> tuple[UpdateReport, Batch]:
-    """Return the means over the first updates, and the largest of their micro-batches."""
-    updates = list(islice(loader.updates(0), _SEEN_UPDATES))
-    batches = [batch for update in updates for batch in update.batches]
-    report = UpdateReport(
-        sentences=_mean((len(batch.source) for batch in batches), len(updates)),
-        source_tokens=_mean((batch.num_source_tokens for batch in batches), len(updates)),
-        target_tokens=_mean((batch.num_tokens for batch in batches), len(updates)),
-        per_epoch=loader.updates_per_epoch(0),
-    )
-    return report, max(batches, key=lambda batch: batch.source.numel() + batch.target_in.numel())
+    """Return the means over the first updates of an epoch, and the largest of their micro-batches."""
+    totals: Counter[str] = Counter()
+    largest: Batch | None = None
+    for update in islice(loader.updates(0), _SEEN_UPDATES):
+        totals["updates"] += 1
+        for batch in update.batches:
+            totals["sentences"] += len(batch.source)
+            totals["source_tokens"] += batch.num_source_tokens
+            totals["target_tokens"] += batch.num_tokens
+            if largest is None or _padded_tokens(batch) > _padded_tokens(largest):
+                largest = batch
+    assert largest is not None, "prepared data has at least one pair"
+    means = {name: round(totals[name] / totals["updates"], 1) for name in _MEANS}
+    return UpdateReport(**means, per_epoch=loader.updates_per_epoch(0)), largest
 
 
-def _mean(values: Iterable[int], count: int) -> float:
-    return round(sum(values) / count, 1)
+def _padded_tokens(batch: Batch) -> int:
+    return batch.source.numel() + batch.target_in.numel()
 
 
-def _try_step(
-    recipe: Recipe, model: Transformer, batch: Batch, device: torch.device
-) -> StepReport:
+def _try_step(recipe: Recipe, model: Transformer, batch: Batch, device: torch.device) -> StepReport:
     precision = resolve_precision(
         recipe.training.precision, device=device, width=recipe.model.d_model
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from deepnet.data.corpora import CACHE as CACHE
 from deepnet.data.prepare import PreparedData, prepare
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.pipeline.recipe import Recipe
@@ -13,8 +14,6 @@ from deepnet.transformer.models import Transformer, TransformerConfig
 
 Report = Callable[[str], None]
 """Takes each message for the user as it comes."""
-CACHE = Path.home() / ".cache" / "deepnet"
-"""Where prepared data and downloads are kept unless the caller names another folder."""
 
 
 def prepare_data(

@@ -1,6 +1,6 @@
 """A whole run: prepare, train, bundle, translate the test part, score."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,8 @@ from deepnet.data.loader import UpdateLoader
 from deepnet.data.prepare import PreparedData
 from deepnet.errors import ConfigError
 from deepnet.pipeline.finishing import score_test, write_bundle
-from deepnet.pipeline.preparing import CACHE, build_model, prepare_data
+from deepnet.pipeline.opening import bundle_path
+from deepnet.pipeline.preparing import CACHE, Report, build_model, prepare_data
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
@@ -26,8 +27,6 @@ from deepnet.training.loss import translation_loss
 from deepnet.training.precision import resolve_precision
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,11 @@ class FinishedRun:
     """How training ended."""
     scores: dict[str, Any] | None
     """BLEU and chrF of the test part with signatures; None where training was interrupted."""
+
+    @property
+    def bundle(self) -> Path:
+        """Return the folder of the finished model."""
+        return RunFolder(self.folder).bundle
 
 
 def run_recipe(
@@ -55,8 +59,8 @@ def run_recipe(
 ) -> FinishedRun:
     """Prepare, train, bundle, translate and score; `resume` goes on with the run in `out`.
 
-    `start_from` is a bundle to fine-tune. Raises ConfigError where `out` holds another run, DataError where the text
-    cannot be used, DivergenceError where training is not finite any more; the last good checkpoint stays.
+    `start_from` is a run or bundle to fine-tune. Raises ConfigError where `out` holds another run, DataError where the
+    text cannot be used, DivergenceError where training is not finite any more; the last good checkpoint stays.
     """
     with joined_ranks(choose_device(device)) as ranks, ExitStack() as stack:
         report = report if ranks.is_writer else _say_nothing
@@ -93,8 +97,8 @@ def _prepare(recipe: Recipe, ranks: Ranks, cache: Path, report: Report) -> Prepa
 
 
 def _take_weights(model: Transformer, start_from: str | Path) -> None:
-    """Give `model` the weights of a bundle of the same shape, to fine-tune them."""
-    load_model_tensors(model, model_tensors(load_bundle(start_from).model))
+    """Give `model` the weights of a run or bundle of the same shape, to fine-tune them."""
+    load_model_tensors(model, model_tensors(load_bundle(bundle_path(start_from)).model))
     model.advance(0)
 
 
@@ -137,7 +141,7 @@ def _train(
         optimizer=recipe.optimizer,
         schedule=recipe.schedule,
         validate=make_validation(recipe, data, device=ranks.device, precision=precision),
-        after_update=partial(_follow_update, scheme),
+        after_update=partial(follow_update, scheme),
         policies=parameter_policies(model),
         blocks=[layer for stack in model.stacks() for layer in stack.layers],
         precision=precision,
@@ -151,7 +155,8 @@ def _train(
     return result
 
 
-def _follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:
+def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:
+    """Let a scheme do what it does after each update: to the weights, and to its scheduled scales."""
     scheme.after_update(model)
     scheme.advance(model, step)  # type: ignore[arg-type]
 

@@ -1,6 +1,7 @@
 """The catalogue is the folder: a scheme's file name is its name in recipes and commands."""
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,6 +30,21 @@ def scheme_class(name: str) -> type[ResidualScheme]:
         raise ConfigError(f"unknown scheme '{name}'{hint}")
     kind: type[ResidualScheme] = importlib.import_module(f"{package.__name__}.{name}").Scheme
     return kind
+
+
+def scheme_table() -> list[dict[str, Any]]:
+    """Return name, summary, source, architectures and folds_to of every built-in scheme."""
+    kinds = {name: scheme_class(name) for name in list_schemes()}
+    return [
+        {
+            "name": name,
+            "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
+            "source": kind.source,
+            "architectures": list(kind.architectures),
+            "folds_to": kind.folds_to,
+        }
+        for name, kind in kinds.items()
+    ]
 
 
 def load_scheme(name: str, options: Mapping[str, Any] | None = None) -> ResidualScheme:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 
@@ -13,7 +13,7 @@ from deepnet.errors import DataError
 class Batch(Protocol):
     """Anything that can be moved to a device; only the loss looks inside."""
 
-    def to(self, device: torch.device, /) -> Self:
+    def to(self, device: torch.device, /) -> "Batch":
         """Return the batch on a device."""
 
 

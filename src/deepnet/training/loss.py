@@ -1,43 +1,41 @@
 """The loss of translation: cross-entropy summed over the target tokens that are not padding."""
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepnet.errors import DataError
+from deepnet.training.cross_entropy import summed_cross_entropy
 from deepnet.training.precision import Precision
 
 
 class TranslationBatch(Protocol):
     """The fields of a batch that the loss reads; `data.loader.Batch` has them."""
 
-    source: Tensor
-    source_keep: Tensor | None
-    target_in: Tensor
-    target_out: Tensor
-    num_tokens: int
+    @property
+    def source(self) -> Tensor:
+        """[B, S] ids."""
 
-    def to(self, device: torch.device) -> Self:
+    @property
+    def source_keep(self) -> Tensor | None:
+        """[B, S], True where a position may be attended; None when nothing is padding."""
+
+    @property
+    def target_in(self) -> Tensor:
+        """[B, T] ids the decoder reads."""
+
+    @property
+    def target_out(self) -> Tensor:
+        """[B, T] ids it is to predict, with padding."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Target tokens that are not padding."""
+
+    def to(self, device: torch.device, /) -> "TranslationBatch":
         """Return the batch on a device."""
-
-
-def summed_cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Return the cross-entropy in nats, in float32, summed over all target tokens that are not padding.
-
-    logits [B, T, V-1] cover the real ids; target [B, T] holds ids up to V-1, and V-1 is padding. Smoothing e gives the
-    target 1 - e and spreads e evenly over all real ids, the target included (fairseq: over the others).
-    """
-    num_ids = logits.size(-1)
-    return F.cross_entropy(
-        logits.reshape(-1, num_ids).float(),
-        target.reshape(-1),
-        ignore_index=num_ids,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
 
 
 def translation_loss(*, label_smoothing: float) -> Callable[[nn.Module, TranslationBatch], Tensor]:

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,13 +14,18 @@ class TensorBoardSink:
     """A sink of the loop's records that writes every number as a scalar over the step."""
 
     def __init__(self, folder: Path) -> None:
+        """Raise ConfigError where TensorBoard is not installed; the folder is made by the first record."""
         try:
-            module = importlib.import_module("torch.utils.tensorboard")
+            self._module = importlib.import_module("torch.utils.tensorboard")
         except ImportError as error:
             raise ConfigError(
                 "TensorBoard is not installed; install 'deepnet-transformers[tensorboard]' or leave it off"
             ) from error
-        self._writer = module.SummaryWriter(str(folder))
+        self._folder = folder
+
+    @cached_property
+    def _writer(self) -> Any:
+        return self._module.SummaryWriter(str(self._folder))
 
     def __enter__(self) -> Self:
         return self
@@ -30,7 +36,8 @@ class TensorBoardSink:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         """Write one record."""

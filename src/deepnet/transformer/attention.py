@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepnet.schemes.base import Role, Site, SitePlan
+from deepnet.transformer.attend import attend
 from deepnet.transformer.cache import KeyValues, LayerCache
 from deepnet.transformer.positions import rotate
 from deepnet.transformer.residual import build_norm
@@ -73,13 +74,13 @@ class Attention(nn.Module):
                 k, v = cache.append(k, v)
         else:
             q, k, v = self._cross(x, memory, cache)
-        y = F.scaled_dot_product_attention(
+        y = attend(
             q,
             k,
             v,
-            attn_mask=keep,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=causal,
+            keep=keep,
+            causal=causal,
+            dropout=self.dropout if self.training else 0.0,
             scale=self.multiplier,
         )
         return self._project_out(y)
@@ -152,7 +153,7 @@ class MergedAttention(Attention):
         (own,) = self._project(x, self.v)
         if cache is not None:
             _, own = cache.own.append(own, own)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=self.multiplier)
+        y = attend(q, k, v, keep=keep, scale=self.multiplier)
         return self._project_out(y + _mean_weights(own_keep, x, own) @ own)
 
 

@@ -1,0 +1,118 @@
+"""Verbs `evaluate` and `compare`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepnet.cli.options import (
+    Cache,
+    Device,
+    Json,
+    Models,
+    cache_folder,
+    examples,
+    split_overrides,
+)
+from deepnet.cli.output import Output
+from deepnet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from deepnet.evaluation.significance import Comparison
+
+EVALUATE_EXAMPLES = examples(
+    "deepnet evaluate runs/mine                       # its own test part",
+    "deepnet evaluate runs/mine --part valid decoding.beam_size=10",
+    "deepnet evaluate runs/mine --source news.de --reference news.en",
+    "deepnet evaluate runs/a runs/b --json            # an ensemble, on the test part of runs/a",
+)
+COMPARE_EXAMPLES = examples(
+    "deepnet compare runs/{a,b}/outputs/test.translation.txt"
+    " --reference runs/a/outputs/test.reference.txt",
+)
+
+
+def evaluate(
+    models: Models,
+    part: Annotated[
+        str, typer.Option(metavar="PART", help="Part of the run's data: test or valid.")
+    ] = "test",
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Translate this file instead of a part.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The translations to compare with.")
+    ] = None,
+    tokenized: Annotated[
+        bool,
+        typer.Option("--tokenized", help="Add tokenised BLEU, for text that is tokenised already."),
+    ] = False,
+    device: Device = "auto",
+    cache: Cache = None,
+    as_json: Json = False,
+) -> None:
+    """Translate a test part and score it by BLEU and chrF.
+
+    The scores are sacreBLEU's, each with the signature that says how it was computed. Tokenised BLEU, the measure of
+    many papers' tables, splits at spaces only; it means something for text that was tokenised before training, and
+    cannot be compared with the BLEU beside it.
+    """
+    from deepnet.cli.reports import show_scores
+    from deepnet.pipeline.evaluating import evaluate as evaluate_models
+
+    if (source is None) != (reference is None):
+        raise ConfigError("--source and --reference belong together; give both, or neither")
+    output = Output(as_json=as_json)
+    paths, overrides = split_overrides(models)
+    scores = evaluate_models(
+        paths,
+        overrides=overrides,
+        part=part,
+        files=(source, reference) if source and reference else None,
+        tokenized=tokenized,
+        device=device,
+        cache=cache_folder(cache),
+        report=output.say,
+    )
+    output.result(scores, show=lambda: show_scores(output, scores))
+
+
+def compare(
+    baseline: Annotated[Path, typer.Argument(metavar="HYP", help="Translations by one system.")],
+    system: Annotated[Path, typer.Argument(metavar="HYP", help="Translations by another.")],
+    reference: Annotated[Path, typer.Option(metavar="FILE", help="The references.")],
+    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Resampled test sets.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """Test whether two systems' scores differ by chance.
+
+    Paired bootstrap over the sentences, in BLEU and chrF: p is how often a difference at least as large comes about by
+    chance; below 0.05 it is usually called significant.
+    """
+    from deepnet.data.text import read_lines
+    from deepnet.evaluation.significance import paired_bootstrap
+
+    output = Output(as_json=as_json)
+    texts = [list(read_lines(path)) for path in (baseline, system, reference)]
+    found = paired_bootstrap(*texts, num_samples=samples)
+    output.result([asdict(row) for row in found], show=lambda: _show(output, found))
+
+
+def _show(output: Output, found: "list[Comparison]") -> None:
+    output.table(
+        ["metric", "first", "+-", "second", "+-", "p", "signature"],
+        [
+            (
+                row.metric,
+                row.baseline,
+                row.baseline_interval,
+                row.system,
+                row.system_interval,
+                row.p_value,
+                row.signature,
+            )
+            for row in found
+        ],
+    )
+    output.say("+- is half the width of the 95% confidence interval")

@@ -1,0 +1,65 @@
+"""The flags and arguments that several verbs share."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Write JSON alone to standard output, messages to standard error."),
+]
+Device = Annotated[
+    str,
+    typer.Option("--device", metavar="D", help="cpu, cuda, cuda:1, ...; auto is a GPU if any."),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        metavar="DIR",
+        help="Folder of prepared data and downloads; by default ~/.cache/deepnet.",
+    ),
+]
+RecipePath = Annotated[
+    Path,
+    typer.Argument(metavar="RECIPE", help="TOML file, or a run folder whose recipe is taken."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SECTION.KEY=VALUE",
+        help="Set keys of the recipe, such as training.seed=2.",
+        show_default=False,
+    ),
+]
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN... [DECODING.KEY=VALUE]...",
+        help="Run folders or bundles, several for an ensemble; then how to translate, "
+        "such as decoding.beam_size=4.",
+        show_default=False,
+    ),
+]
+
+_OVERRIDE = re.compile(r"\w+(\.\w+)+=.*", re.DOTALL)
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a help text: one example per line, kept as it is."""
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
+def split_overrides(arguments: list[str]) -> tuple[list[Path], list[str]]:
+    """Tell the paths among some arguments from the section.key=value overrides."""
+    overrides = [text for text in arguments if _OVERRIDE.fullmatch(text)]
+    return [Path(text) for text in arguments if text not in overrides], overrides
+
+
+def cache_folder(cache: Path | None) -> Path:
+    """Return the folder that --cache names, or the default."""
+    from deepnet.data.corpora import CACHE
+
+    return cache or CACHE

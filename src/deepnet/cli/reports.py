@@ -1,0 +1,96 @@
+"""How a finished run and a dry run are shown to people, and described to machines."""
+
+from typing import TYPE_CHECKING, Any
+
+from deepnet.cli.output import Output
+
+if TYPE_CHECKING:
+    from deepnet.pipeline.inspecting import Inspection
+    from deepnet.pipeline.run import FinishedRun
+
+
+def describe_run(run: "FinishedRun") -> dict[str, Any]:
+    """Return what a run came to, for JSON; "bundle" and "scores" are null where it was interrupted."""
+    training = run.training
+    return {
+        "run": str(run.folder),
+        "bundle": str(run.bundle) if run.scores else None,
+        "stopped": training.stopped,
+        "step": training.step,
+        "best": training.best,
+        "best_step": training.best_step,
+        "scores": run.scores,
+    }
+
+
+def show_run(output: Output, run: "FinishedRun") -> None:
+    """Show the scores of a run, where everything is, and what to type next."""
+    folder, training = run.folder, run.training
+    if run.scores is None:
+        output.say(f"\ninterrupted after update {training.step:,}; the checkpoint is saved")
+        output.say(f"go on with:   deepnet train {folder} --out {folder} --resume")
+        return
+    output.say(f"\nstopped by {training.stopped} after {training.step:,} updates")
+    if training.best_step is not None:
+        output.say(f"best validation: {training.best:.4g} at update {training.best_step:,}")
+    output.say()
+    show_scores(output, run.scores)
+    output.say(f"\nmodel:        {run.bundle}")
+    output.say(f"translations: {folder / 'outputs'}")
+    output.say(f"everything:   {folder}")
+    output.say(f'\ntranslate:    echo "..." | deepnet translate {folder}')
+    output.say(f"score again:  deepnet evaluate {folder} decoding.beam_size=10")
+
+
+def show_scores(output: Output, scores: dict[str, Any]) -> None:
+    """Show a table of scores with the signatures that say how they were computed."""
+    rows = [(name, scores[name], signature) for name, signature in scores["signature"].items()]
+    output.table(["score", "", "signature"], rows)
+    output.say(f"{scores['sentences']:,} sentences translated in {scores['seconds']:.1f} s")
+
+
+def show_inspection(output: Output, found: "Inspection") -> None:
+    """Show a dry run: parameters, coefficients, initial weights, updates, and one forward and backward."""
+    output.say()
+    output.table(["parameters", ""], list(found.parameters.items()))
+    output.say()
+    show_coefficients(output, found.coefficients)
+    output.say("\ninitial weights, standard deviation pooled over a stack")
+    output.table(
+        ["stack", "role", "expected", "measured"],
+        [(r.stack, r.role, r.expected_std, r.measured_std) for r in found.initialization],
+    )
+    update, step = found.update, found.step
+    output.say(
+        f"\nan update: {update.sentences:,} sentences, {update.source_tokens:,} source and "
+        f"{update.target_tokens:,} target tokens on average; {update.per_epoch:,} updates per epoch"
+    )
+    output.say(
+        f"one forward and backward of the largest micro-batch ({step.sentences} sentences of up to "
+        f"{step.source_length} and {step.target_length} tokens): {step.seconds:.2f} s on "
+        f"{step.device} in {step.precision}, loss {step.loss:.3f}, peak memory "
+        f"{step.peak_bytes / 2**20:,.0f} MiB"
+    )
+
+
+def show_coefficients(output: Output, found: dict[str, Any]) -> None:
+    """Show alpha and beta per stack, and every site of a stack in which one of them is not constant."""
+    stacks = {name: found[name] for name in ("encoder", "decoder") if found[name]}
+    sites = {name: [s for s in found["sites"] if s["stack"] == name] for name in stacks}
+    output.say(f"{found['scheme']} ({found['architecture']}); alpha scales the skip, beta is the")
+    output.say("gain of v, out, fc1 and fc2; - is a value that differs between sites")
+    output.table(
+        ["stack", "sites", "alpha", "beta"],
+        [(name, len(sites[name]), s["alpha"], s["beta"]) for name, s in stacks.items()],
+    )
+    uneven = [name for name, s in stacks.items() if None in s.values()]
+    if uneven:
+        output.table(
+            ["stack", "layer", "site", "skip", "branch", "gains"],
+            [_site_row(site) for name in uneven for site in sites[name]],
+        )
+
+
+def _site_row(site: dict[str, Any]) -> tuple[object, ...]:
+    gains = ", ".join(f"{role} {gain:.4g}" for role, gain in site["gain"].items() if gain)
+    return site["stack"], site["layer"], site["kind"], site["skip"], site["branch"], gains

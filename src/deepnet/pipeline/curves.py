@@ -1,0 +1,41 @@
+"""A picture of runs side by side: training and validation loss over updates."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from deepnet.record import atomic_write, read_jsonl
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart without colour vision
+_MARKERS = ("o", "s", "^", "D")
+
+
+def draw_curves(runs: Mapping[str, Path], path: Path, *, title: str) -> None:
+    """Write a PNG of the losses in each named run's metrics.jsonl, in nats per target token."""
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for index, (name, metrics) in enumerate(runs.items()):
+        _draw_run(axes, name, metrics, colour=_COLOURS[index % 4], marker=_MARKERS[index % 4])
+    axes.set_xlabel("updates")
+    axes.set_ylabel("loss, nats per target token")
+    axes.set_title(title, loc="left")
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(frameon=False)
+    FigureCanvasAgg(figure)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=150)
+
+
+def _draw_run(axes: Axes, name: str, metrics: Path, *, colour: str, marker: str) -> None:
+    records = read_jsonl(metrics)
+    trained = [(r["step"], r["loss"]) for r in records if "loss" in r]
+    validated = [(r["step"], r["validation_loss"]) for r in records if "validation_loss" in r]
+    if trained:
+        axes.plot(*zip(*trained, strict=True), color=colour, alpha=0.35, linewidth=1)
+    if validated:
+        label = f"{name}, validation (thin line: training, label-smoothed)"
+        axes.plot(*zip(*validated, strict=True), color=colour, marker=marker, label=label)

@@ -1,0 +1,73 @@
+"""Scaled dot-product attention: torch's, and for short sentences on a CPU one that its kernels are too coarse for."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_SHORT = 32
+"""Up to so many queries and keys torch's CPU kernel, which works row by row, is the slower one (benchmarks/)."""
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    keep: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Return softmax(scale * q k^T) v, [B, H, T, K], for queries [B, H, T, K], keys and values [B, H, C, K].
+
+    `keep` [B, 1 or H, 1 or T, C] is True where a query may attend; `scale` is by default K^(-1/2).
+    """
+    short = max(q.shape[2], k.shape[2]) <= _SHORT and q.dtype in (torch.float32, torch.float64)
+    if not short or dropout > 0.0 or q.device.type != "cpu":
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=keep, dropout_p=dropout, is_causal=causal, scale=scale
+        )
+    if causal:
+        keep = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+    bias = None if keep is None else _bias(keep, q.dtype)
+    scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
+    attended: Tensor = _ShortAttention.apply(q, k, v, bias, scale)  # type: ignore[no-untyped-call]
+    return attended
+
+
+class _ShortAttention(torch.autograd.Function):
+    """Attention as three batched products; scores lie [.., C, T], so that the softmax runs over whole rows of T."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
+    ) -> Tensor:
+        batch, heads, length, size = q.shape
+        q, k, v = (x.reshape(batch * heads, -1, size) for x in (q, k, v))
+        scores = torch.bmm(k, q.transpose(1, 2)).mul_(scale)
+        if bias is not None:
+            scores.view(batch, heads, -1, length).add_(bias)
+        weights = scores.softmax(1)
+        ctx.save_for_backward(q, k, v, weights)
+        ctx.scale = scale
+        return torch.bmm(weights.transpose(1, 2), v).view(batch, heads, length, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        shape = gradients[0].shape
+        g = gradients[0].reshape(q.shape)
+        g_weights = torch.bmm(v, g.transpose(1, 2))
+        g_scores = torch._softmax_backward_data(g_weights, weights, 1, weights.dtype)
+        g_scores.mul_(ctx.scale)
+        grads = (torch.bmm(g_scores.transpose(1, 2), k), torch.bmm(g_scores, q), torch.bmm(weights, g))
+        return *(grad.view(*shape[:2], -1, shape[3]) for grad in grads), None, None
+
+
+def _bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 0 where `keep` is True and minus infinity elsewhere, laid out as the scores are, [.., C, T]."""
+    bias = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
+    return bias.masked_fill_(~keep, -math.inf).transpose(-1, -2)
