@@ -11,6 +11,7 @@ that is missing, unexpected, or of another shape or type is an error.
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +159,11 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
             save_file(contiguous, file.name)
         except SafetensorError as error:
             raise OSError(str(error)) from error
+        with open(
+            file.name, "rb"
+        ) as written:  # safetensors puts a file of its own, mode 600, there
+            os.fchmod(written.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+            os.fsync(written.fileno())
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:

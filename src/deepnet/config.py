@@ -54,6 +54,17 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
     return result
 
 
+def override_section(
+    name: str, data: Mapping[str, Any], assignments: Iterable[str]
+) -> dict[str, Any]:
+    """Return the section `name`, which is `data`, with every override applied; raises ConfigError for another one."""
+    sections = override({name: data}, assignments)
+    if others := sorted(sections.keys() - {name}):
+        raise ConfigError(f"'{others[0]}' cannot be set here; only {name}.key=value can")
+    section: dict[str, Any] = sections[name]
+    return section
+
+
 def build(kind: type[T], data: Mapping[str, Any], *, where: str = "") -> T:
     """Validate `data` as a `kind` (a Section or a dataclass); `where` names the section in errors.
 
@@ -109,6 +120,8 @@ def _describe(kind: type, problem: Any, where: str) -> str:
     message = message[:1].lower() + message[1:]
     if not key:
         return message
+    if problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
+        return f"section '{key}': {message}"  # the message names the keys that do not go together
     return f"'{key}' is {problem['input']!r}: {message}"
 
 

@@ -89,6 +89,11 @@ def test_saving_again_replaces_the_bundle(saved, tokenizers, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["bundle"]
 
 
+def test_the_weights_can_be_read_by_whoever_can_read_the_rest(saved):
+    modes = {p.name: p.stat().st_mode for p in saved.iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]
+
+
 def test_a_failed_save_leaves_the_old_bundle(saved, tokenizers, tmp_path, monkeypatch):
     def full_disk(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
@@ -190,7 +195,7 @@ def test_a_missing_unexpected_or_misshapen_tensor_is_named(saved):
     with pytest.raises(CheckpointError, match=rf"'{name}' is \(3, 4\) .*expected \(32, 16\)"):
         load_bundle(saved)
     write_tensors(saved / "model.safetensors", tensors | {name: tensors[name].half()})
-    with pytest.raises(CheckpointError, match="float16; expected .*float32"):
+    with pytest.raises(CheckpointError, match=r"float16; expected .*float32"):
         load_bundle(saved)
 
 

@@ -28,12 +28,12 @@ def list_corpora(cache: Cache = None, as_json: Json = False) -> None:
 
     output = Output(as_json=as_json)
     found = corpus_table(downloads=cache_folder(cache) / "corpora")
-    columns = ["corpus", "what", "languages", "splits", "where", "licence"]
+    columns = ["corpus", "what", "languages", "where", "licence"]
     output.result(found, show=lambda: output.table(columns, [_row(corpus) for corpus in found]))
 
 
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `deepnet data list` shows it.")],
     languages: Annotated[
         list[str] | None,
         typer.Argument(
@@ -80,5 +80,4 @@ def _row(corpus: dict[str, Any]) -> list[object]:
     languages = corpus["languages"]
     shown = " ".join(languages) if len(languages) <= 6 else f"{len(languages)} languages"
     where = "built in" if corpus["builtin"] else corpus["folder"] or "to be downloaded"
-    title, splits = corpus["title"], " ".join(corpus["splits"])
-    return [corpus["name"], title, shown, splits, where, corpus["licence"]]
+    return [corpus["name"], corpus["title"], shown, where, corpus["licence"]]

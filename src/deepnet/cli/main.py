@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command: exit code 0, 1 where something failed, 2 where it was used wrongly."""
     try:
         build_app()()
-    except DeepNetError as error:
+    except (DeepNetError, OSError) as error:
         rank = os.environ.get("RANK", "0")
         where = "" if rank == "0" else f"rank {rank}: "
         for line in str(error).splitlines():

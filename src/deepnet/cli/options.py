@@ -37,8 +37,8 @@ Overrides = Annotated[
 Models = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN... [DECODING.KEY=VALUE]...",
-        help="Run folders or bundles, several for an ensemble; then how to translate, "
+        metavar="RUN",
+        help="Run folders or bundles, several for an ensemble; and decoding.KEY=VALUE, "
         "such as decoding.beam_size=4.",
         show_default=False,
     ),

@@ -30,7 +30,7 @@ def show_run(output: Output, run: "FinishedRun") -> None:
         output.say(f"\ninterrupted after update {training.step:,}; the checkpoint is saved")
         output.say(f"go on with:   deepnet train {folder} --out {folder} --resume")
         return
-    output.say(f"\nstopped by {training.stopped} after {training.step:,} updates")
+    output.say(f"\nended by training.{training.stopped} after {training.step:,} updates")
     if training.best_step is not None:
         output.say(f"best validation: {training.best:.4g} at update {training.best_step:,}")
     output.say()

@@ -1,12 +1,11 @@
 """Verbs `schemes` and `coefficients`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from deepnet.cli.options import Json, examples
 from deepnet.cli.output import Output
-from deepnet.errors import ConfigError
 
 SCHEMES_EXAMPLES = examples("deepnet schemes", "deepnet schemes --json")
 COEFFICIENTS_EXAMPLES = examples(
@@ -53,14 +52,14 @@ def coefficients(
     Alpha and beta per stack, and in --json the scales and gains of every site.
     """
     from deepnet.cli.reports import show_coefficients
-    from deepnet.config import build
+    from deepnet.config import build, override_section
     from deepnet.schemes.catalogue import load_scheme
     from deepnet.schemes.coefficients import coefficients as compute
     from deepnet.training.config import OptimizerConfig, optimizer_family
 
     output = Output(as_json=as_json)
     found = compute(
-        load_scheme(scheme, _scheme_options(options or [])),
+        load_scheme(scheme, override_section("scheme", {}, options or [])),
         encoder_layers=encoder_layers,
         decoder_layers=decoder_layers,
         optimizer_family=optimizer_family(
@@ -68,13 +67,3 @@ def coefficients(
         ),
     )
     output.result(found, show=lambda: show_coefficients(output, found))
-
-
-def _scheme_options(assignments: list[str]) -> dict[str, Any]:
-    from deepnet.config import override
-
-    sections = override({"scheme": {}}, assignments)
-    if others := sorted(sections.keys() - {"scheme"}):
-        raise ConfigError(f"'{others[0]}' has no effect here; only scheme.KEY=VALUE has")
-    found: dict[str, Any] = sections["scheme"]
-    return found

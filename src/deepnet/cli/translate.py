@@ -84,9 +84,9 @@ def score(
 ) -> None:
     """Score given translations, one line per pair.
 
-    A line is "score, log-probability, tokens", separated by tabs: the natural logarithm of the probability of the
-    target given the source, its number of tokens with the end of the sentence, and first of all their quotient
-    log-probability / tokens^length_penalty, by which a search would rank it. With --json a line is a JSON object.
+    A line has three numbers, separated by tabs: the score by which a search would rank the translation, which is
+    log-probability / tokens^length_penalty; the natural logarithm of its probability given the source; and its tokens,
+    the end of the sentence counted. With --json a line is a JSON object.
     """
     from deepnet.data.text import read_pairs
     from deepnet.decoding.translate import score as score_pairs

@@ -91,7 +91,9 @@ class Beams:
         """Return the cached entries `[B, C']` that are still somebody's ancestor, now and then, when C has doubled."""
         if self.keep is None or self.keep.shape[2] < self.prune_at:
             return None
-        past = self.keep.shape[2] - self.tokens.shape[1]  # the newest tokens are not in the cache yet
+        past = (
+            self.keep.shape[2] - self.tokens.shape[1]
+        )  # the newest tokens are not in the cache yet
         alive = self.keep[:, :, :past].any(1)
         size = int(alive.sum(1).max())
         entries = alive.byte().argsort(dim=1, descending=True, stable=True)[:, :size]

@@ -6,18 +6,11 @@ from pathlib import Path
 import torch
 
 from deepnet.bundle import Bundle, load_bundle
-from deepnet.config import Section, build, override
+from deepnet.config import build, override_section
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.translate import Translator
 from deepnet.errors import CheckpointError, ConfigError
 from deepnet.record import RunFolder
-
-
-class DecodingSettings(Section):
-    """What may be set when a finished model is used."""
-
-    decoding: DecodingConfig = DecodingConfig()
-    """How it translates."""
 
 
 def bundle_path(path: str | Path) -> Path:
@@ -58,9 +51,7 @@ def decoding_settings(bundle: Bundle, overrides: Iterable[str] = ()) -> Decoding
     Another `decoding.method` than the recipe's starts from that method's defaults. Raises ConfigError for a wrong key.
     """
     recorded = dict(bundle.config.training.get("decoding", {}))
-    changes = override({}, overrides)
-    method = changes.get("decoding", {}).get("method")
-    if method and method != recorded.get("method", "beam"):
+    changes = override_section("decoding", {}, overrides)
+    if changes.get("method", recorded.get("method")) != recorded.get("method"):
         recorded = {}
-    data = override({"decoding": recorded}, overrides)
-    return build(DecodingSettings, data).decoding
+    return build(DecodingConfig, {**recorded, **changes}, where="decoding")

@@ -63,7 +63,11 @@ class _ShortAttention(torch.autograd.Function):
         g_weights = torch.bmm(v, g.transpose(1, 2))
         g_scores = torch._softmax_backward_data(g_weights, weights, 1, weights.dtype)
         g_scores.mul_(ctx.scale)
-        grads = (torch.bmm(g_scores.transpose(1, 2), k), torch.bmm(g_scores, q), torch.bmm(weights, g))
+        grads = (
+            torch.bmm(g_scores.transpose(1, 2), k),
+            torch.bmm(g_scores, q),
+            torch.bmm(weights, g),
+        )
         return *(grad.view(*shape[:2], -1, shape[3]) for grad in grads), None, None
 
 

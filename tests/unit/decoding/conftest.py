@@ -1,4 +1,4 @@
-"""A model whose next-token distribution is an arbitrary function of source and prefix, so that search can be checked."""
+"""A model whose next-token distribution is any function of source and prefix, so that search can be checked."""
 
 import hashlib
 import itertools

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from deepnet.config import build
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.search import search
 from deepnet.errors import ConfigError, DataError
-from deepnet.config import build
 
 SOURCE = torch.tensor([[3, 2, 0], [2, 2, 0], [4, 1, 0], [3, 3, 0]])
 
@@ -99,6 +99,27 @@ def test_beam_search_equals_its_plain_definition(prefix_model, beam, penalty, ea
             assert [h.score for h in hypotheses] == pytest.approx(scores, abs=1e-12)
 
 
+def test_entries_of_dead_hypotheses_leave_the_cache(prefix_model):
+    model, sizes = prefix_model(9, seed=3, sharpness=0.5), []
+    step = model.step
+
+    def recorded_step(tokens, position, cache, keep):
+        logits = step(tokens, position, cache, keep)
+        sizes.append(cache.entries.shape[1])
+        return logits
+
+    model.step = recorded_step
+    settings = config(beam_size=4, limit=40, early_stopping=False, n_best=4)
+    found = search(model, SOURCE, None, config=settings)
+    for source, hypotheses in zip(SOURCE.tolist(), found, strict=True):
+        expected = reference_beam(
+            model, source, beam=4, limit=40, penalty=1.0, early_stopping=False, n_best=4
+        )
+        assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
+    assert len(sizes) > 20
+    assert sizes[-1] < 0.7 * 4 * len(sizes)
+
+
 def test_the_limit_follows_each_sentence_not_the_batch(prefix_model):
     model = prefix_model(6, sharpness=0.0)  # uniform: without a limit, nothing would end soon
     source = torch.tensor([[3, 2, 1, 1, 4, 0], [2, 0, 5, 5, 5, 5]])
@@ -114,7 +135,7 @@ def test_the_limit_follows_each_sentence_not_the_batch(prefix_model):
 def test_a_source_longer_than_the_positions_is_refused(prefix_model):
     model = prefix_model(6)
     model.max_positions = 2
-    with pytest.raises(DataError, match="3 tokens.* 2 positions"):
+    with pytest.raises(DataError, match=r"3 tokens.* 2 positions"):
         search(model, SOURCE, None, config=config())
 
 

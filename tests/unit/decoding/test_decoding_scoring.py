@@ -33,7 +33,7 @@ def test_forced_scores_are_sums_of_log_probabilities(prefix_model):
 def test_a_target_longer_than_the_positions_is_refused(prefix_model):
     model = prefix_model(6)
     model.max_positions = 4
-    with pytest.raises(DataError, match="5 tokens.* 4 positions"):
+    with pytest.raises(DataError, match=r"5 tokens.* 4 positions"):
         score_tokens(model, [[0]], [[1, 1, 1, 1]], source_padding=6)
 
 

@@ -11,7 +11,8 @@ from deepnet.errors import ConfigError, DataError
 from deepnet.schemes.catalogue import describe_scheme, load_scheme
 from deepnet.transformer.models import Transformer, TransformerConfig
 
-WORDS = "der hund und die katze sehen ein haus am see wo kinder spielen bis es dunkel wird".split()
+SENTENCE = "der hund und die katze sehen ein haus am see wo kinder spielen bis es dunkel wird"
+WORDS = SENTENCE.split()
 LINES = [" ".join(WORDS[i % 7 : i % 7 + 1 + i % 9]) for i in range(40)]
 
 
@@ -87,7 +88,7 @@ def test_n_best_lines_carry_number_text_and_score(bundle):
 def test_a_line_longer_than_the_positions_is_named(tokenizers):
     bundle = make_bundle(tokenizers, positions="learned", max_positions=12)
     lines = ["hund", "katze", "hund " * 30]
-    with pytest.raises(DataError, match="line 3 has .* 12 positions"):
+    with pytest.raises(DataError, match=r"line 3 has .* 12 positions"):
         list(translate(bundle, lines, config=CONFIG))
 
 

@@ -1,0 +1,216 @@
+"""Write docs/recipes.md and docs/schemes.md from the code itself; `--check` only says whether they are up to date.
+
+Everything shown comes from where it is defined: the sections' fields with the docstrings under them, the schemes'
+module docstrings and dataclass fields.
+"""
+
+import ast
+import importlib
+import inspect
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from deepnet.config import Section
+from deepnet.pipeline.recipe import Recipe
+from deepnet.schemes.base import ResidualScheme
+from deepnet.schemes.catalogue import list_schemes, scheme_class
+from deepnet.training.resume import CHANGEABLE
+
+FOLDER = Path(__file__).parent
+HEAD = "<!-- Written by docs/generate.py (make docs); edit the docstrings it is made from. -->"
+NAMES = {int: "integer", float: "number", bool: "true or false", str: "text"}
+
+
+def pages() -> dict[str, str]:
+    """Return the content of every generated page by file name."""
+    return {"recipes.md": recipe_page(), "schemes.md": scheme_page()}
+
+
+def outdated(folder: Path) -> list[str]:
+    """Return the generated pages that are missing from `folder` or differ."""
+    return [
+        name
+        for name, text in pages().items()
+        if not (folder / name).exists() or (folder / name).read_text(encoding="utf-8") != text
+    ]
+
+
+# The recipe reference -----------------------------------------------------------------------------------------------
+
+
+def recipe_page() -> str:
+    """Return docs/recipes.md."""
+    parts = [
+        HEAD,
+        "# Every key of a recipe",
+        "A recipe is a TOML file of these sections. What it leaves out has the default given here; on the command line "
+        "`section.key=value` comes last and wins. An unknown key is an error that names the nearest known one. "
+        "`[data]` and `[training]` are needed: the first must say which text, the second when to stop.",
+    ]
+    for name, field in Recipe.model_fields.items():
+        parts += _section(name, field) if name != "scheme" else _scheme_section(field)
+    changeable = ", ".join(f"`{key}`" for key in sorted(CHANGEABLE))
+    parts += [
+        "## What may change on `--resume`",
+        f"{changeable}. Also the sections `validation` and `decoding`. Anything else is refused: it would change "
+        "what an update computes.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(name: str, field: FieldInfo) -> list[str]:
+    kind = field.annotation
+    assert isinstance(kind, type)
+    assert issubclass(kind, Section)
+    rows = [
+        _row(key, _type(one.annotation, one.metadata), one.default, one.description or "")
+        for key, one in kind.model_fields.items()
+    ]
+    return [f"## [{name}]", inspect.getdoc(kind) or "", _table(rows)]
+
+
+def _scheme_section(field: FieldInfo) -> list[str]:
+    names = ", ".join(f'`"{name}"`' for name in list_schemes())
+    name = _row(
+        "name", f'{names}, or `"module:Class"` of your own', "deepnorm", "The residual scheme."
+    )
+    parts = ["## [scheme]", field.description or "", _table([name])]
+    for scheme in list_schemes():
+        if rows := option_rows(scheme_class(scheme)):
+            parts += [f'With `name = "{scheme}"` ([about it](schemes.md#{scheme})):', _table(rows)]
+    return parts
+
+
+def _row(key: str, kind: str, default: object, meaning: str) -> str:
+    cells = (f"`{key}`", kind, _shown(default), " ".join(meaning.split()))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _table(rows: list[str]) -> str:
+    return "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def _shown(value: object) -> str:
+    """Return a default as TOML has it; TOML has no null."""
+    return "unset" if value is None else f"`{json.dumps(value)}`"
+
+
+def _type(annotation: Any, metadata: Any = ()) -> str:
+    """Return an annotation and its bounds in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(arguments[0], arguments[1].metadata)
+    if origin is Literal:
+        return ", ".join(f"`{json.dumps(one)}`" for one in arguments)
+    if origin is tuple:
+        return f"list of {len(arguments)}, each: {_type(arguments[0])}"
+    if NoneType in arguments:
+        return _type(next(one for one in arguments if one is not NoneType))
+    limits = [_bound(bound) for bound in metadata]
+    return ", ".join([NAMES[annotation], *limits])
+
+
+def _bound(bound: object) -> str:
+    match bound:
+        case Ge(ge=value):
+            return f"at least {value}"
+        case Gt(gt=value):
+            return f"above {value}"
+        case Le(le=value):
+            return f"at most {value}"
+        case Lt(lt=value):
+            return f"below {value}"
+    raise TypeError(f"{bound!r} is a kind of bound that this page has no words for")
+
+
+# The catalogue of schemes -------------------------------------------------------------------------------------------
+
+
+def scheme_page() -> str:
+    """Return docs/schemes.md."""
+    parts = [
+        HEAD,
+        "# Residual schemes",
+        "`scheme.name` in a recipe. x is the stream, f a branch (attention or feed-forward), LN the norm. N counts the "
+        "encoder's layers, M the decoder's. `deepnet coefficients --scheme NAME --encoder-layers N --decoder-layers M` "
+        "prints the coefficients at any depth. *Folds to* names the plain model that the trained one can be rewritten "
+        "into, weight by weight.",
+    ]
+    for name in list_schemes():
+        parts += _scheme(name)
+    return "\n\n".join(parts) + "\n"
+
+
+def _scheme(name: str) -> list[str]:
+    kind = scheme_class(name)
+    docstring = inspect.getdoc(importlib.import_module(kind.__module__)) or ""
+    summary, equation, about = docstring.split("\n\n")
+    facts = {
+        **_facts(about),
+        "Folds to": f"`{kind.folds_to}`" if kind.folds_to else "nothing",
+        "Architectures": ", ".join(f"`{one}`" for one in kind.architectures),
+    }
+    listed = "\n".join(f"- {what}: {text}" for what, text in facts.items())
+    rows = option_rows(kind)
+    options = _table(rows) if rows else "No options."
+    return [
+        f"## {name}",
+        " ".join(summary.split()),
+        f"```\n{equation.strip()}\n```",
+        listed,
+        options,
+    ]
+
+
+def _facts(about: str) -> dict[str, str]:
+    """Return what follows "Source:", "Cost:" and "Differs:" in a scheme's docstring."""
+    found: dict[str, str] = {}
+    for line in about.splitlines():
+        word, colon, rest = line.partition(": ")
+        if colon and word in ("Source", "Cost", "Differs"):
+            found[word], last = rest, word
+        else:
+            found[last] += f" {line.strip()}"
+    return found
+
+
+def option_rows(kind: type[ResidualScheme]) -> list[str]:
+    """Return a table row per hyper-parameter of a scheme."""
+    hints = inspect.get_annotations(kind)
+    meanings = _field_docstrings(kind)
+    return [
+        _row(one.name, _type(hints[one.name]), one.default, meanings[one.name])
+        for one in fields(kind)
+    ]
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """Return the string under each field of a class, which Python itself does not keep."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = ast.literal_eval(after.value)
+    return found
+
+
+def main() -> None:
+    """Write the pages, or with --check exit with 1 where one is out of date."""
+    if "--check" not in sys.argv:
+        for name, text in pages().items():
+            (FOLDER / name).write_text(text, encoding="utf-8")
+    elif found := outdated(FOLDER):
+        sys.exit(f"out of date: {', '.join(found)}; run: make docs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Wrong use and bad input: one clear line on standard error, exit code 2 or 1, nothing written."""
+
+import pytest
+
+WRONG_USE = {
+    "trainings.seed=2": "unknown key 'trainings'; did you mean 'training'?",
+    "training.sed=2": "unknown key 'training.sed'; did you mean 'seed'?",
+    "model.d_model=wide": "'model.d_model' is 'wide': input should be a valid integer",
+    "model.d_model=-3": "'model.d_model' is -3: input should be greater than or equal to 1",
+    "model.num_heads=3": "d_model 16 is not a multiple of num_heads 3",
+    "optimizer.name=adm": "'optimizer.name' is 'adm': input should be 'adam'",
+    "scheme.name=depnorm": "unknown scheme 'depnorm'; did you mean 'deepnorm'?",
+    "scheme.beta=1": "unknown key 'scheme.beta'",
+    "seed": "'seed' is not an override; write section.key=value",
+    "training.max_steps=0": "no limit is set",
+    "data.source_language=en": "'source_language' and 'target_language' are both 'en'",
+    "batching.max_tokens=8": "max_sentence_tokens is 256, more than one micro-batch holds",
+}
+
+
+@pytest.mark.parametrize("assignment", WRONG_USE)
+def test_a_wrong_recipe_is_one_line_and_code_2(cli, corpus, cache, tmp_path, assignment):
+    result = cli(
+        "train", corpus / "recipe.toml", assignment, "--out", tmp_path / "run", "--cache", cache
+    )
+    assert result.code == 2
+    assert result.err.startswith("error: ")
+    assert len(result.err.splitlines()) == 1
+    assert WRONG_USE[assignment] in result.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        (b"", "has 0 lines and"),
+        (b"der hund .\n" * 3, "has 3 lines and"),
+        (b"der hund .\n" * 259 + b"der b\xe4r .\n", "line 260: byte 6 of the line (0xe4)"),
+        (b"\n" * 260, "cleaning leaves none of the 260 pairs"),
+        (b"x" * 1_000_000 + b"\n" + b"\n" * 259, "empty: 259, too long: 1"),
+    ],
+)
+def test_bad_text_is_one_line_and_code_1(cli, corpus, tmp_path, content, words):
+    file = tmp_path / "bad.de"
+    if content is not None:
+        file.write_bytes(content)
+    result = cli(
+        "train", corpus / "recipe.toml", f"data.train_source={file}",
+        "--out", tmp_path / "run", "--cache", tmp_path / "cache",
+    )  # fmt: skip
+    assert result.code == 1
+    assert result.err.startswith("error: ")
+    assert len(result.err.splitlines()) == 1
+    assert words in result.err
+    assert not (tmp_path / "run").exists()
+    assert not list((tmp_path / "cache").glob("*/preparation.json"))
+
+
+def test_a_vocabulary_larger_than_the_text_supports(cli, corpus, tmp_path):
+    result = cli("prepare", corpus / "recipe.toml", "tokenizer.vocab_size=500", "--cache", tmp_path)
+    assert result.code == 1
+    assert "a vocabulary of 500 is larger than the text supports: at most" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["train", "{recipe}"], 2, "--out is missing"),
+        (["train", "nowhere.toml", "--out", "{new}"], 2, "cannot read the recipe nowhere.toml"),
+        (["train", "{recipe}", "--out", "{new}", "--device", "gpu"], 2, "the device 'gpu'"),
+        (["train", "{recipe}", "--out", "{new}", "--resume"], 2, "holds no run"),
+        (["train", "{recipe}", "--dry-run", "--resume"], 2, "leave out --resume"),
+        (
+            ["train", "{recipe}", "--out", "{new}", "--resume", "--from", "{run}"],
+            2,
+            "a resumed run has its own weights",
+        ),
+        (["train", "{recipe}", "--out", "{new}", "--from", "{new}"], 1, "does not exist"),
+        (["translate", "{new}"], 1, "does not exist"),
+        (["translate", "{corpus}"], 1, "is neither a run folder nor a bundle"),
+        (["translate", "{run}", "decoding.bem_size=3"], 2, "did you mean 'beam_size'?"),
+        (["translate", "{run}", "training.seed=3"], 2, "only decoding.key=value can"),
+        (["translate", "decoding.beam_size=3"], 2, "no model is given"),
+        (["translate", "{run}", "--n-best", "9"], 2, "n_best is 9, more than beam_size 2"),
+        (["evaluate", "{run}", "--source", "{corpus}/text.de"], 2, "belong together"),
+        (["evaluate", "{run}", "--part", "tset"], 2, "there is no part 'tset'"),
+        (["evaluate", "{run}/bundle"], 2, "has no test part of its own"),
+        (["average", "{run}", "--last", "9"], 2, "keeps 3 checkpoints, fewer than the 9"),
+        (["average", "{run}", "--last", "0"], 2, "expected at least 1"),
+        (["coefficients", "--scheme", "depnorm"], 2, "did you mean 'deepnorm'?"),
+        (["coefficients", "--scheme", "deepnorm"], 2, "expected at least one layer"),
+        (["data", "get", "multi3k"], 2, "did you mean 'multi30k'?"),
+        (["data", "get", "tatoeba-en-de", "de", "fr"], 2, "has no language 'fr'"),
+        (["data", "get", "opus-100"], 2, "name two"),
+    ],
+)
+def test_wrong_arguments(cli, corpus, cache, finished, tmp_path, arguments, code, words):
+    places = {"recipe": corpus / "recipe.toml", "corpus": corpus, "run": finished}
+    filled = [text.format(**places, new=tmp_path / "new") for text in arguments]
+    if arguments[0] in ("train", "evaluate", "average"):
+        filled += ["--cache", str(cache)]
+    result = cli(*filled)
+    assert result.code == code, result.err
+    assert result.err.startswith("error: ")
+    assert len(result.err.splitlines()) == 1
+    assert words in result.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_unknown_verbs_and_flags_are_wrong_use(cli):
+    result = cli("trains")
+    assert result.code == 2
+    assert "Did you mean 'train'" in result.err
+    assert cli("train", "--ouput", "x").code == 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign"])
+def test_a_damaged_bundle(cli, finished, tmp_path, damage):
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for file in (finished / "bundle").iterdir():
+        (bundle / file.name).write_bytes(file.read_bytes())
+    weights = bundle / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(
+        content[: len(content) // 2] if damage == "truncated" else b"PK\x03\x04" * 9
+    )
+    result = cli("translate", bundle, stdin=b"der hund .\n")
+    assert result.code == 1
+    assert "truncated or not a safetensors file" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_a_damaged_checkpoint_is_named_on_resume(cli, corpus, cache, tmp_path):
+    run = tmp_path / "run"
+    command = ["train", corpus / "recipe.toml", "--out", run, "--cache", cache]
+    assert cli(*command, "training.max_steps=10").code == 0
+    state = run / "checkpoints" / "step_00000010" / "state.json"
+    state.write_bytes(state.read_bytes()[:100])
+    result = cli(*command, "--resume")
+    assert result.code == 1
+    assert "step_00000010 is not a complete checkpoint" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_ctrl_c_outside_training_is_130_without_a_traceback(cli, corpus, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deepnet.pipeline.recipe.load_recipe", interrupt)
+    result = cli("prepare", corpus / "recipe.toml")
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_a_refusal_of_the_operating_system_is_one_line(cli, corpus, tmp_path):
+    (tmp_path / "file").touch()
+    result = cli("prepare", corpus / "recipe.toml", "--cache", tmp_path / "file")
+    assert result.code == 1
+    assert len(result.err.splitlines()) == 1

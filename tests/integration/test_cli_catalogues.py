@@ -1,0 +1,127 @@
+"""`deepnet schemes`, `coefficients`, `data` and `version`, and what starting the command costs."""
+
+import json
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from deepnet.schemes.catalogue import list_schemes
+from deepnet.version import __version__
+
+
+def test_schemes_json(cli):
+    found = json.loads(cli("schemes", "--json").out)
+    assert [row["name"] for row in found] == list_schemes()
+    for row in found:
+        assert set(row) == {"name", "summary", "source", "architectures", "folds_to"}
+        assert row["summary"].endswith(".")
+        assert "arXiv" in row["source"]
+    assert {row["name"]: row["folds_to"] for row in found}["branchnorm"] == "post_ln"
+
+
+def test_coefficients_json_of_an_encoder_decoder(cli):
+    found = json.loads(
+        cli(
+            "coefficients", "--scheme", "deepnorm", "--encoder-layers", 18,
+            "--decoder-layers", 18, "--json",
+        ).out
+    )  # fmt: skip
+    assert set(found) == {"scheme", "architecture", "encoder", "decoder", "sites"}
+    assert (found["scheme"], found["architecture"]) == ("deepnorm", "encoder_decoder")
+    root = (18**4 * 18) ** (1 / 16)
+    assert found["encoder"] == pytest.approx({"alpha": 0.81 * root, "beta": 0.87 / root}, rel=1e-12)
+    assert found["decoder"] == pytest.approx({"alpha": 54**0.25, "beta": 216**-0.25}, rel=1e-12)
+    assert len(found["sites"]) == 2 * 18 + 3 * 18
+    for site in found["sites"]:
+        assert set(site) == {"stack", "layer", "kind", "skip", "branch", "gain"}
+        assert site["skip"] == found[site["stack"]]["alpha"]
+
+
+def test_a_stack_that_lacks_or_varies_is_null(cli):
+    result = cli("coefficients", "--scheme", "post_ln_init", "--encoder-layers", 3, "--json")
+    found = json.loads(result.out)
+    assert found["decoder"] is None
+    assert found["encoder"] == {"alpha": 1.0, "beta": None}
+    assert [site["gain"]["fc1"] for site in found["sites"][1::2]] == pytest.approx(
+        [1 / 3, 1 / 2, 1]
+    )
+    shown = cli("coefficients", "--scheme", "post_ln_init", "--encoder-layers", 3).out
+    assert "fc1 0.3333" in shown
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "alpha"), [("sgd", 48**0.25), ("adamw", 48**0.5), ("lamb", 1)]
+)
+def test_the_essays_coefficients_follow_the_optimiser(cli, optimizer, alpha):
+    found = json.loads(
+        cli(
+            "coefficients", "--scheme", "deepnorm", "--decoder-layers", 24, "--json",
+            "--optimizer", optimizer, "scheme.convention=essay",
+        ).out
+    )  # fmt: skip
+    assert found["encoder"] is None
+    assert found["decoder"]["alpha"] == pytest.approx(alpha, rel=1e-12)
+
+
+def test_data_list_knows_the_catalogue_and_the_offline_folder(cli, tmp_path, monkeypatch):
+    own = tmp_path / "my-corpus"
+    own.mkdir()
+    (own / "train.de").write_text("gut\n")
+    (own / "train.en").write_text("good\n")
+    (tmp_path / "no-corpus").mkdir()
+    monkeypatch.setenv("DEEPNET_DATA", str(tmp_path))
+    found = {
+        row["name"]: row
+        for row in json.loads(cli("data", "list", "--json", "--cache", tmp_path / "c").out)
+    }
+    assert found["tatoeba-en-de"]["builtin"]
+    assert found["tatoeba-en-de"]["licence"] == "CC BY 2.0 FR"
+    assert len(found["home-assistant"]["languages"]) == 43
+    assert found["my-corpus"]["folder"] == str(own)
+    assert found["wmt14-en-fr"]["folder"] is None
+    assert "no-corpus" not in found
+    assert {"multi30k", "iwslt14-de-en", "wmt17-en-de", "opus-100", "multiun"} <= set(found)
+    shown = cli("data", "list", "--cache", tmp_path / "c").out
+    assert "to be downloaded" in shown
+    assert "built in" in shown
+
+
+def test_data_get_shows_the_licence_and_the_folder(cli, tmp_path):
+    result = cli("data", "get", "tatoeba-en-de", "--cache", tmp_path)
+    assert result.code == 0
+    assert "CC BY 2.0 FR" in result.out
+    assert result.out.splitlines()[-1].endswith("tatoeba-en-de")
+
+
+def test_version(cli):
+    assert cli("version").out == cli("--version").out == f"deepnet {__version__}\n"
+    assert json.loads(cli("version", "--json").out)["deepnet"] == __version__
+
+
+def test_every_verb_has_help_with_examples(cli):
+    verbs = ["prepare", "train", "translate", "score", "evaluate", "compare", "average", "schemes"]
+    for verb in [*verbs, "coefficients", "data list", "data get"]:
+        result = cli(*verb.split(), "--help")
+        assert result.code == 0
+        assert f"Examples:\n    deepnet {verb}" in result.out.replace("DEEPNET_DATA=x ", "")
+
+
+def test_help_costs_at_most_300_milliseconds_beyond_python():
+    measure = (
+        "import resource, subprocess, sys;"
+        "subprocess.run([sys.executable, *sys.argv[1:]], stdout=subprocess.DEVNULL, check=True);"
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime)"
+    )
+
+    def cpu_seconds(*command):
+        runs = [
+            subprocess.run(
+                [sys.executable, "-c", measure, *command], capture_output=True, check=True
+            )
+            for _ in range(5)
+        ]
+        return statistics.median(float(run.stdout) for run in runs)
+
+    assert cpu_seconds("-m", "deepnet", "--help") - cpu_seconds("-c", "pass") <= 0.3

@@ -1,0 +1,95 @@
+"""What the command does, from Python: recipes, finished models, and models of one's own."""
+
+import io
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import deepnet
+from deepnet.errors import ConfigError
+from deepnet.record import read_jsonl
+
+
+def test_train_is_the_command(corpus, cache, finished, tmp_path):
+    shown = io.StringIO()
+    run = deepnet.train(
+        corpus / "recipe.toml",
+        out=tmp_path / "run",
+        overrides=["training.max_steps=10"],
+        cache=cache,
+        console=Console(file=shown),
+    )
+    assert (run.training.stopped, run.training.step) == ("max_steps", 10)
+    assert run.scores["sentences"] == 12
+    assert "prepared data" in shown.getvalue()
+    [row] = read_jsonl(run.folder / "metrics.jsonl")
+    assert row["loss"] == read_jsonl(finished / "metrics.jsonl")[0]["loss"]
+
+
+def test_a_checked_recipe_takes_no_overrides(corpus, tmp_path):
+    recipe = deepnet.load_recipe(corpus / "recipe.toml", ["training.seed=2"])
+    assert recipe.training.seed == 2
+    with pytest.raises(ConfigError, match="'overrides'"):
+        deepnet.train(recipe, out=tmp_path / "run", overrides=["training.seed=3"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_folder_gives_back_its_recipe(corpus, finished):
+    assert deepnet.load_recipe(finished) == deepnet.load_recipe(corpus / "recipe.toml")
+
+
+def test_translate_is_the_command(cli, finished):
+    bundle = deepnet.load_bundle(finished / "bundle")
+    lines = ["der hund .", "", "der rote baum ."]
+    config = deepnet.DecodingConfig(beam_size=2)
+    shown = cli("translate", finished, stdin="\n".join(lines).encode()).out.splitlines()
+    assert list(deepnet.translate(bundle, lines, config=config)) == shown
+
+
+def own_training(out, *, max_steps, resume=False):
+    torch.manual_seed(1)
+    model = nn.Linear(4, 1)
+    result = deepnet.train_model(
+        model,
+        batches=[torch.randn(8, 4) for _ in range(10)],
+        loss=lambda module, x: (module(x) - x.sum(1, keepdim=True)).square().sum(),
+        count=len,
+        out=out,
+        settings={
+            "training": {"max_steps": max_steps, "log_every": 10},
+            "optimizer": {"lr": 3e-2},
+            "schedule": {"name": "constant", "warmup_steps": 0},
+        },
+        resume=resume,
+    )
+    return model, result
+
+
+def test_a_model_batches_and_loss_of_ones_own(tmp_path):
+    model, result = own_training(tmp_path / "run", max_steps=300)
+    assert (result.stopped, result.step) == ("max_steps", 300)
+    torch.testing.assert_close(model.weight, torch.ones(1, 4), rtol=0, atol=1e-3)
+    last = read_jsonl(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert last["loss"] < 1e-5
+
+
+def test_it_resumes_bit_for_bit(tmp_path):
+    whole, _ = own_training(tmp_path / "whole", max_steps=40)
+    own_training(tmp_path / "parts", max_steps=25)
+    resumed, result = own_training(tmp_path / "parts", max_steps=40, resume=True)
+    assert result.step == 40
+    assert torch.equal(whole.weight, resumed.weight)
+
+
+def test_its_settings_are_checked_like_a_recipe(tmp_path):
+    with pytest.raises(ConfigError, match=r"'optimizer\.learning_rate'"):
+        deepnet.train_model(
+            nn.Linear(4, 1),
+            batches=[torch.randn(8, 4)],
+            loss=lambda module, x: module(x).sum(),
+            out=tmp_path / "run",
+            settings={"training": {"max_steps": 1}, "optimizer": {"learning_rate": 1}},
+        )
+    assert not (tmp_path / "run").exists()

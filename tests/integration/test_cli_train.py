@@ -1,0 +1,139 @@
+"""`deepnet prepare` and `deepnet train`: whole runs, resumed ones, and dry runs."""
+
+import json
+import signal
+
+import pytest
+
+from deepnet.record import read_jsonl
+from deepnet.training.progress import ProgressDisplay
+
+
+def distinct(corpus):
+    return len(set((corpus / "text.de").read_text().splitlines()))
+
+
+def losses(run):
+    return {row["step"]: row["loss"] for row in read_jsonl(run / "metrics.jsonl")}
+
+
+def test_a_run_says_what_it_did_where_it_is_and_what_to_type_next(finished, corpus):
+    shown = (finished.parent / "finished.out").read_text()
+    kept = distinct(corpus)
+    assert f"{kept} of 260 pairs kept (duplicate: {260 - kept})" in shown
+    assert "case:mixed|eff:no|tok:13a" in shown
+    assert f"deepnet translate {finished}" in shown
+    assert set(losses(finished)) == {10, 20, 30}
+    expected = {"recipe.json", "environment.json", "metrics.jsonl", "checkpoints", "bundle"}
+    assert {path.name for path in finished.iterdir()} == expected | {"outputs"}
+    lines = {len((finished / "outputs" / f"test.{name}.txt").read_text().splitlines())
+             for name in ("source", "reference", "translation")}  # fmt: skip
+    assert lines == {12}
+
+
+def test_json_alone_on_standard_output(cli, corpus, cache, tmp_path):
+    result = cli(
+        "train", corpus / "recipe.toml", "training.max_steps=2", "--json",
+        "--out", tmp_path / "run", "--cache", cache,
+    )  # fmt: skip
+    assert result.code == 0
+    found = json.loads(result.out)
+    assert found["stopped"] == "max_steps"
+    assert found["step"] == 2
+    assert found["scores"]["sentences"] == 12
+    assert "step      2" in result.err
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_stays(cli, corpus, cache, finished):
+    before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
+    result = cli("train", corpus / "recipe.toml", "--out", finished, "--cache", cache)
+    assert result.code == 2
+    assert "holds another run" in result.err
+    assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == before
+
+
+def test_an_interrupted_run_goes_on_by_the_command_it_shows(
+    cli, corpus, cache, tmp_path, finished, monkeypatch
+):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressDisplay, "__call__", lambda *_: signal.raise_signal(signal.SIGTERM))
+        result = cli("train", corpus / "recipe.toml", "--out", run, "--cache", cache)
+    assert result.code == 0
+    assert not (run / "bundle").exists()
+    [command] = [line for line in result.out.splitlines() if "--resume" in line]
+    assert cli(*command.split()[-5:], "--cache", cache).code == 0
+    assert losses(run) == losses(finished)
+    assert (run / "bundle").exists()
+
+
+def test_what_a_resumed_run_may_not_change_is_said(cli, cache, finished):
+    result = cli(
+        "train", finished, "model.d_model=32", "--out", finished, "--resume", "--cache", cache
+    )
+    assert result.code == 2
+    assert "'model.d_model' was 16 and is now 32" in result.err
+
+
+def test_the_same_again_from_a_run_folder(cli, cache, finished, tmp_path):
+    result = cli("train", finished, "--out", tmp_path / "again", "--cache", cache)
+    assert result.code == 0
+    assert losses(tmp_path / "again") == losses(finished)
+
+
+def test_fine_tuning_starts_from_the_weights(cli, corpus, cache, finished, tmp_path):
+    result = cli(
+        "train", corpus / "recipe.toml", "training.max_steps=10",
+        "--from", finished, "--out", tmp_path / "tuned", "--cache", cache,
+    )  # fmt: skip
+    assert result.code == 0
+    assert losses(tmp_path / "tuned")[10] < losses(finished)[20]
+
+
+def test_a_dry_run_shows_all_and_writes_nothing(cli, corpus, cache, tmp_path):
+    result = cli(
+        "train", corpus / "recipe.toml", "--dry-run", "--json",
+        "--out", tmp_path / "run", "--cache", cache,
+    )  # fmt: skip
+    assert result.code == 0
+    assert not (tmp_path / "run").exists()
+    found = json.loads(result.out)
+    counts = found["parameters"]
+    assert counts["total"] == counts["encoder"] + counts["decoder"] + counts["embeddings"]
+    assert counts["embeddings"] == 36 * 16
+    assert found["coefficients"]["decoder"]["alpha"] == pytest.approx((3 * 2) ** 0.25, rel=1e-12)
+    for row in found["initialization"]:
+        error = row["expected_std"] / (2 * row["count"]) ** 0.5
+        assert abs(row["measured_std"] - row["expected_std"]) < 4 * error, row
+    update, step = found["update"], found["step"]
+    assert update["sentences"] * update["per_epoch"] == pytest.approx(distinct(corpus) - 24, abs=2)
+    assert step["sentences"] * max(step["source_length"], step["target_length"]) <= 256
+    assert step["seconds"] > 0
+    assert step["peak_bytes"] > 0
+
+
+def test_a_dry_run_for_people(cli, corpus, cache):
+    result = cli("train", corpus / "recipe.toml", "--dry-run", "--cache", cache)
+    assert result.code == 0
+    for word in ("parameters", "alpha", "expected", "updates per epoch", "peak memory"):
+        assert word in result.out
+
+
+def test_prepare_counts_what_it_leaves_out(cli, corpus, cache):
+    result = cli("prepare", corpus / "recipe.toml", "--json", "--cache", cache)
+    assert result.code == 0
+    found = json.loads(result.out)
+    kept = distinct(corpus)
+    counts = {"read": 260, "kept": kept, "dropped": {"duplicate": 260 - kept}}
+    assert found["counts"]["train"] == counts
+    assert found["parts"]["test"]["pairs"] == 12
+
+
+def test_the_licence_of_a_corpus_is_shown_where_it_is_used(cli, tmp_path, corpus):
+    result = cli(
+        "prepare", corpus / "recipe.toml", "--cache", tmp_path,
+        "data={corpus = 'tatoeba-en-de', source_language = 'de', target_language = 'english'}",
+    )  # fmt: skip
+    assert result.code == 2
+    assert "CC BY 2.0 FR" in result.out
+    assert result.err == "error: tatoeba-en-de has no language 'english'; it has de, en\n"
