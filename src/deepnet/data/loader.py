@@ -68,12 +68,12 @@ class UpdateLoader:
         """Raise ConfigError when a sentence exceeds the token budget, or an update cannot occupy every process."""
         if dataset.header.longest > config.max_tokens:
             raise ConfigError(
-                f"'batch.max_tokens' is {config.max_tokens:,}, but the longest sentence has "
+                f"'batching.max_tokens' is {config.max_tokens:,}, but the longest sentence has "
                 f"{dataset.header.longest:,} tokens; raise it, or lower data.max_sentence_tokens"
             )
         if config.micro_batches_per_update < world_size:
             raise ConfigError(
-                f"'batch.micro_batches_per_update' is {config.micro_batches_per_update}, fewer than "
+                f"'batching.micro_batches_per_update' is {config.micro_batches_per_update}, fewer than "
                 f"the {world_size} processes; each needs at least one"
             )
         self.dataset, self.config, self.seed = dataset, config, seed
@@ -86,7 +86,7 @@ class UpdateLoader:
             if len(micro_batches) < self.world_size:
                 raise ConfigError(
                     f"the whole corpus makes {len(micro_batches)} micro-batches, fewer than the "
-                    f"{self.world_size} processes; lower 'batch.max_tokens'"
+                    f"{self.world_size} processes; lower 'batching.max_tokens'"
                 )
             mine = micro_batches[self.rank :: self.world_size]
             yield Update(

@@ -21,6 +21,8 @@ from torch import Tensor
 from deepnet.data.tokenizer import EOS
 from deepnet.decoding.interface import DecodingConfig, Hypothesis
 
+_PRUNE_AT = 16  # cached entries before it is worth looking for those of dead hypotheses
+
 
 @dataclass
 class Beams:
@@ -36,7 +38,7 @@ class Beams:
     done: Tensor  # [B] finished, but still in the batch
     finished_scores: Tensor  # [B, K] normalised, best first, -inf where there is none
     finished: Tensor  # [B, K, L] tokens, filled up with EOS
-    prune_at: int = 32  # cached entries at which those of dead hypotheses are dropped
+    prune_at: int = _PRUNE_AT  # cached entries at which those of dead hypotheses are dropped
 
     @classmethod
     def begin(cls, start: int, limits: Tensor, config: DecodingConfig) -> "Beams":
@@ -88,7 +90,7 @@ class Beams:
         self.keep = None if self.keep is None else self.keep[rows]
 
     def prune(self) -> Tensor | None:
-        """Return the cached entries `[B, C']` that are still somebody's ancestor, now and then, when C has doubled."""
+        """Return the cached entries `[B, C']` that are still somebody's ancestor, now and then, where it pays."""
         if self.keep is None or self.keep.shape[2] < self.prune_at:
             return None
         past = (
@@ -96,12 +98,12 @@ class Beams:
         )  # the newest tokens are not in the cache yet
         alive = self.keep[:, :, :past].any(1)
         size = int(alive.sum(1).max())
+        self.prune_at = 2 * size + _PRUNE_AT
+        if size > 0.8 * past:
+            return None
         entries = alive.byte().argsort(dim=1, descending=True, stable=True)[:, :size]
-        own = self.keep[:, :, past:]
-        self.keep = torch.cat(
-            [self.keep.gather(2, entries[:, None].expand(-1, own.shape[1], -1)), own], 2
-        )
-        self.prune_at = 2 * self.keep.shape[2]
+        kept = self.keep.gather(2, entries[:, None].expand(-1, self.keep.shape[1], -1))
+        self.keep = torch.cat([kept, self.keep[:, :, past:]], 2)
         return entries
 
     def _finish(self, endings: Tensor, scores: Tensor, position: int) -> None:

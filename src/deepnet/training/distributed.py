@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
+from inspect import signature
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
+
+# torch 2.13 renamed the option and warns about the old name
+_NO_BUFFER_SYNC: dict[str, Any] = (
+    {"forward_sync_buffers": False}
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else {"broadcast_buffers": False}
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class Ranks:
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            broadcast_buffers=False,
+            **_NO_BUFFER_SYNC,
         )
 
     def without_sync(self, module: nn.Module, *, when: bool) -> AbstractContextManager[None]:

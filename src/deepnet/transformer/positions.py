@@ -57,17 +57,20 @@ class LearnedPositions(nn.Module):
 class RotaryAngles(nn.Module):
     """Cosines and sines by which queries and keys are turned (Su et al., RoFormer, arXiv 2104.09864, equation 34)."""
 
-    rates: Tensor
-
     def __init__(self, head_size: int) -> None:
         super().__init__()
-        rates = 10000.0 ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
-        self.register_buffer("rates", rates, persistent=False)
+        self.head_size = head_size
 
-    def forward(self, start: int, length: int) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [length, K/2] of positions start, start + 1, ..."""
-        positions = torch.arange(start, start + length, device=self.rates.device)
-        angles = positions[:, None] * self.rates
+    def forward(
+        self, start: int, length: int, *, device: torch.device | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines [length, K/2] float64 of positions start, start + 1, ...
+
+        Nothing is kept in a buffer: a model's conversion to another type would round it.
+        """
+        places = torch.arange(start, start + length, dtype=torch.float64, device=device)
+        evens = torch.arange(0, self.head_size, 2, dtype=torch.float64, device=device)
+        angles = places[:, None] * 10000.0 ** (-evens / self.head_size)
         return angles.cos(), angles.sin()
 
 

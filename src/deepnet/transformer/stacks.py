@@ -109,7 +109,8 @@ class Stack(nn.Module):
         same = caches is not None
         x = self.entry(embedding(ids), start, same_position=same)
         if self.rotary is not None:
-            inputs = inputs._replace(rotary=self.rotary(start, 1 if same else ids.shape[1]))
+            length = 1 if same else ids.shape[1]
+            inputs = inputs._replace(rotary=self.rotary(start, length, device=ids.device))
         state: Any = self.stream.open(x)
         for index, layer in enumerate(self.layers):
             state = layer(state, inputs, None if caches is None else caches[index])

@@ -118,7 +118,7 @@ def test_fewer_micro_batches_than_processes_is_refused(dataset):
 
 def test_a_sentence_longer_than_the_budget_is_refused(dataset):
     with pytest.raises(
-        ConfigError, match=r"'batch.max_tokens' is 10, but the longest sentence has 11"
+        ConfigError, match=r"'batching.max_tokens' is 10, but the longest sentence has 11"
     ):
         UpdateLoader(dataset, BatchConfig(max_tokens=10), seed=1)
 
