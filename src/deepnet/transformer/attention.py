@@ -6,7 +6,6 @@ Shapes: B batch, T queries, C keys, D model, H heads, K head size.
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepnet.schemes.base import Role, Site, SitePlan
@@ -18,10 +17,7 @@ from deepnet.transformer.scales import ScaleBuilder
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention over `num_heads` heads; q, k, v and out are parameters of their own.
-
-    The projections that read the same tensor are carried out as one product, from weights joined on the way.
-    """
+    """Scaled dot-product attention over `num_heads` heads; q, k, v and out are parameters of their own."""
 
     def __init__(
         self,
@@ -94,31 +90,28 @@ class Attention(nn.Module):
         self, x: Tensor, rotary: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k and v [B, H, T, K] of `x`, turned by their positions where these are rotary."""
-        q, k, v = self._project(x, self.q, self.k, self.v)
-        q, k, v = _norm(q, self.q_norm), _norm(k, self.k_norm), _norm(v, self.v_norm)
+        q, k = self._heads(self.q(x), self.q_norm), self._heads(self.k(x), self.k_norm)
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        return q, k, v
+        return q, k, self._heads(self.v(x), self.v_norm)
 
     def _cross(
         self, x: Tensor, memory: Tensor, cache: KeyValues | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return q [B, H, T, K] of `x`, and k and v [B, H, C, K] of `memory`."""
-        (q,) = self._project(x, self.q)
-        q = _norm(q, self.q_norm)
+        q = self._heads(self.q(x), self.q_norm)
         if cache is not None and not cache.empty:
             return q, *cache.get()
-        k, v = self._project(memory, self.k, self.v)
-        k, v = _norm(k, self.k_norm), _norm(v, self.v_norm)
+        k = self._heads(self.k(memory), self.k_norm)
+        v = self._heads(self.v(memory), self.v_norm)
         if cache is not None:
             cache.store(k, v)
         return q, k, v
 
-    def _project(self, x: Tensor, *linears: nn.Linear) -> list[Tensor]:
-        """Return the heads [B, H, T, K] of each projection of `x`, all from one matrix product."""
-        weight, bias = _join([m.weight for m in linears]), _join([m.bias for m in linears])
-        y = F.linear(x, weight, bias).view(*x.shape[:2], len(linears), self.num_heads, -1)
-        return list(y.permute(2, 0, 3, 1, 4).unbind(0))
+    def _heads(self, y: Tensor, norm: nn.Module | None) -> Tensor:
+        """Return a projection [B, T, D] as heads [B, H, T, K], normed where that is planned."""
+        heads = y.view(*y.shape[:2], self.num_heads, -1).transpose(1, 2)
+        return heads if norm is None else norm(heads)
 
     def _project_out(self, y: Tensor) -> Tensor:
         """Return [B, T, D] from the heads' outputs [B, H, T, K]."""
@@ -150,7 +143,7 @@ class MergedAttention(Attention):
         default itself and everything before it.
         """
         q, k, v = self._cross(x, memory, None if cache is None else cache.memory)
-        (own,) = self._project(x, self.v)
+        own = self._heads(self.v(x), self.v_norm)
         if cache is not None:
             _, own = cache.own.append(own, own)
         y = attend(q, k, v, keep=keep, scale=self.multiplier)
@@ -164,12 +157,3 @@ def _mean_weights(keep: Tensor | None, x: Tensor, values: Tensor) -> Tensor:
         keep = torch.ones(t, c, dtype=torch.bool, device=x.device).tril(c - t)
     weights = keep.to(values.dtype)
     return weights / weights.sum(-1, keepdim=True)
-
-
-def _norm(heads: Tensor, norm: nn.Module | None) -> Tensor:
-    return heads if norm is None else norm(heads)
-
-
-def _join(parts: list[Tensor]) -> Tensor:
-    """Return the parts one below the other; None where there are no biases."""
-    return parts[0] if len(parts) == 1 or parts[0] is None else torch.cat(parts)

@@ -35,7 +35,21 @@ def test_fewer_keys_than_queries_and_the_reverse():
         torch.testing.assert_close(attend(q, k, v), F.scaled_dot_product_attention(q, k, v))
 
 
-def test_long_sentences_go_to_torch(monkeypatch):
-    monkeypatch.setattr(module._ShortAttention, "apply", None)
-    x = torch.randn(1, 1, module._SHORT + 1, 4)
-    assert attend(x, x, x).shape == x.shape
+def test_each_length_goes_where_it_is_faster(monkeypatch):
+    monkeypatch.setattr(module._ProductAttention, "apply", None)  # calling it raises
+    for length, dtype in ((64, torch.float32), (16, torch.float32), (512, torch.bfloat16)):
+        x = torch.randn(1, 1, length, 4, dtype=dtype)
+        assert attend(x, x, x).shape == x.shape
+    for length, dtype in ((11, torch.float32), (64, torch.bfloat16)):
+        x = torch.randn(1, 1, length, 4, dtype=dtype)
+        with pytest.raises(TypeError):
+            attend(x, x, x)
+
+
+def test_bf16_is_as_near_to_float32_as_torchs():
+    q, k, v = (torch.randn(4, 2, 24, 16) for _ in range(3))
+    exact = F.scaled_dot_product_attention(q, k, v)
+    low = [x.bfloat16() for x in (q, k, v)]
+    ours = (attend(*low).float() - exact).abs().max().item()
+    theirs = (F.scaled_dot_product_attention(*low).float() - exact).abs().max().item()
+    assert ours < 2 * theirs

@@ -1,0 +1,48 @@
+"""Loss curves that only change when behaviour does: 20 updates of each scheme, float64, on one thread.
+
+`python tests/golden/test_golden_losses.py` writes losses.json anew from the code as it is; a change of it needs a
+reason in the commit that makes it.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepnet.schemes.catalogue import list_schemes, load_scheme
+from deepnet.training.cross_entropy import summed_cross_entropy
+from deepnet.transformer.models import Transformer, TransformerConfig
+
+GOLDEN = Path(__file__).with_name("losses.json")
+OPTIONS = {"branchnorm": {"T": 10}}
+
+
+def losses(name: str) -> list[float]:
+    """Return the losses of 20 updates on one fixed batch, dropout on."""
+    torch.manual_seed(7)
+    config = TransformerConfig(
+        encoder_layers=3, decoder_layers=3, d_model=16, ffn_dim=32, num_heads=2, vocab_size=30
+    )
+    model = Transformer(config, load_scheme(name, OPTIONS.get(name))).double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    ids = torch.randint(1, 29, (8, 7))
+    found = []
+    for step in range(20):
+        logits = model(ids, None, torch.cat([ids.new_full((8, 1), 29), ids[:, :-1]], 1))
+        loss = summed_cross_entropy(logits, ids.flip(1), label_smoothing=0.1) / ids.numel()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        model.scheme.advance(model, step + 1)
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("name", list_schemes())
+def test_the_curve_is_the_golden_one(name):
+    assert losses(name) == pytest.approx(json.loads(GOLDEN.read_text())[name], rel=1e-9)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({name: losses(name) for name in list_schemes()}, indent=1) + "\n")
