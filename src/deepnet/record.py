@@ -123,6 +123,15 @@ class RunFolder:
     @classmethod
     def create(cls, path: str | Path, *, recipe: Mapping[str, Any]) -> Self:
         """Start a run in `path`, which may exist but not hold a run; raises ConfigError when it does."""
+        cls.check_free(path)
+        run = cls(Path(path))
+        _make_folder(run.path)
+        run.describe(recipe=recipe)
+        return run
+
+    @classmethod
+    def check_free(cls, path: str | Path) -> None:
+        """Raise ConfigError where `path` is a file or holds what a run has trained or measured; nothing is written."""
         run = cls(Path(path))
         if run.path.exists() and not run.path.is_dir():
             raise ConfigError(f"{path} is a file; a run needs a folder")
@@ -131,9 +140,6 @@ class RunFolder:
             raise ConfigError(
                 f"{path} holds another run ({', '.join(held)}); choose another folder, or resume that run"
             )
-        _make_folder(run.path)
-        run.describe(recipe=recipe)
-        return run
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -183,7 +189,7 @@ class RunFolder:
         return self.path / "bundle"
 
     def _own_paths(self) -> tuple[Path, ...]:
-        return (self.recipe_path, self.metrics_path, self.checkpoints, self.bundle)
+        return (self.metrics_path, self.checkpoints, self.bundle)
 
 
 def environment() -> dict[str, Any]:

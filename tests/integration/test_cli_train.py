@@ -1,10 +1,12 @@
 """`deepnet prepare` and `deepnet train`: whole runs, resumed ones, and dry runs."""
 
 import json
+import shutil
 import signal
 
 import pytest
 
+from deepnet.bundle import load_bundle
 from deepnet.record import read_jsonl
 from deepnet.training.progress import ProgressDisplay
 
@@ -83,11 +85,64 @@ def test_the_same_again_from_a_run_folder(cli, cache, finished, tmp_path):
 
 def test_fine_tuning_starts_from_the_weights(cli, corpus, cache, finished, tmp_path):
     result = cli(
-        "train", corpus / "recipe.toml", "training.max_steps=10",
+        "train", corpus / "recipe.toml", "training.max_steps=10", "tokenizer.vocab_size=33",
         "--from", finished, "--out", tmp_path / "tuned", "--cache", cache,
     )  # fmt: skip
     assert result.code == 0
     assert losses(tmp_path / "tuned")[10] < losses(finished)[20]
+    vocabularies = [run / "bundle" / "tokenizer.model" for run in (finished, tmp_path / "tuned")]
+    assert vocabularies[0].read_bytes() == vocabularies[1].read_bytes()
+
+
+def test_fine_tuning_refuses_weights_of_another_function(cli, corpus, cache, finished, tmp_path):
+    result = cli(
+        "train", corpus / "recipe.toml", "scheme.name=post_ln", "model.num_heads=4",
+        "--from", finished, "--out", tmp_path / "tuned", "--cache", cache,
+    )  # fmt: skip
+    assert result.code == 2
+    assert "'model.num_heads' was 2 and is now 4" in result.err
+    assert "'scheme.name' was 'deepnorm' and is now 'post_ln'" in result.err
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_fine_tuning_goes_on_with_branchnorms_growth(cli, corpus, cache, tmp_path):
+    recipe, options = corpus / "recipe.toml", ["scheme.name=branchnorm", "training.max_steps=4"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert cli("train", recipe, *options, "--out", first, "--cache", cache).code == 0
+    tuned = cli("train", recipe, *options, "--from", first, "--out", second, "--cache", cache)
+    assert tuned.code == 0
+    steps = [load_bundle(run / "bundle").model.scheme_step.item() for run in (first, second)]
+    assert steps == [4, 8]
+
+
+def test_resuming_notices_that_the_text_has_changed(cli, corpus, cache, tmp_path):
+    for name in ("text.de", "text.en", "recipe.toml"):
+        shutil.copy(corpus / name, tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace(str(corpus), str(tmp_path)))
+    out = tmp_path / "run"
+    assert cli("train", recipe, "--out", out, "--cache", cache, "training.max_steps=1").code == 0
+    for name, line in (("text.de", "der hund\n"), ("text.en", "the dog\n")):
+        with (tmp_path / name).open("a") as file:
+            file.write(line * 3)
+    result = cli(
+        "train", recipe, "--out", out, "--cache", cache, "--resume", "training.max_steps=2"
+    )
+    assert result.code == 2
+    assert "'prepared.text' was" in result.err
+
+
+def test_resuming_before_the_first_checkpoint_is_said_and_checked(cli, corpus, cache, tmp_path):
+    out, recipe = tmp_path / "run", corpus / "recipe.toml"
+    assert cli("train", recipe, "--out", out, "--cache", cache, "training.max_steps=1").code == 0
+    shutil.rmtree(out / "checkpoints")
+    again = ["train", recipe, "--out", out, "--cache", cache, "--resume", "training.max_steps=1"]
+    refused = cli(*again, "model.d_model=32")
+    assert refused.code == 2
+    assert "'model.d_model' was 16 and is now 32" in refused.err
+    result = cli(*again)
+    assert result.code == 0
+    assert "starts from the beginning" in result.out
 
 
 def test_a_dry_run_shows_all_and_writes_nothing(cli, corpus, cache, tmp_path):

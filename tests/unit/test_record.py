@@ -109,9 +109,15 @@ def test_a_run_folder_holds_the_recipe_and_what_it_ran_on(tmp_path):
 
 def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path):
     run = RunFolder.create(tmp_path, recipe={"a": 1})
-    with pytest.raises(ConfigError, match=r"holds another run \(recipe\.json\)"):
+    append_jsonl(run.metrics_path, {"step": 1})
+    with pytest.raises(ConfigError, match=r"holds another run \(metrics\.jsonl\)"):
         RunFolder.create(tmp_path, recipe={"a": 2})
     assert run.read_recipe()["recipe"] == {"a": 1}
+
+
+def test_a_run_that_was_refused_before_it_trained_does_not_block_its_folder(tmp_path):
+    RunFolder.create(tmp_path, recipe={"a": 1})
+    assert RunFolder.create(tmp_path, recipe={"a": 2}).read_recipe()["recipe"] == {"a": 2}
 
 
 def test_a_folder_with_other_things_is_accepted(tmp_path):

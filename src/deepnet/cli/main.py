@@ -15,6 +15,7 @@ from deepnet.version import __version__
 
 def main() -> None:
     """Run the command: exit code 0, 1 where something failed, 2 where it was used wrongly."""
+    sys.path.insert(0, os.getcwd())  # a scheme of the user's own is a module beside the recipe
     try:
         build_app()()
     except (DeepNetError, OSError) as error:

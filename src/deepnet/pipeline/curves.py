@@ -20,7 +20,7 @@ def draw_curves(runs: Mapping[str, Path], path: Path, *, title: str) -> None:
     for index, (name, metrics) in enumerate(runs.items()):
         _draw_run(axes, name, metrics, colour=_COLOURS[index % 4], marker=_MARKERS[index % 4])
     axes.set_xlabel("updates")
-    axes.set_ylabel("loss, nats per target token")
+    axes.set_ylabel("nats per target token\nvalidation loss; thin: training loss, label-smoothed")
     axes.set_title(title, loc="left")
     axes.grid(alpha=0.3)
     if axes.lines:
@@ -37,5 +37,4 @@ def _draw_run(axes: Axes, name: str, metrics: Path, *, colour: str, marker: str)
     if trained:
         axes.plot(*zip(*trained, strict=True), color=colour, alpha=0.35, linewidth=1)
     if validated:
-        label = f"{name}, validation (thin line: training, label-smoothed)"
-        axes.plot(*zip(*validated, strict=True), color=colour, marker=marker, label=label)
+        axes.plot(*zip(*validated, strict=True), color=colour, marker=marker, label=name)

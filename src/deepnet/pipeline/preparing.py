@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from deepnet.config import build
 from deepnet.data.corpora import CACHE as CACHE
 from deepnet.data.prepare import PreparedData, prepare
 from deepnet.data.tokenizer import Tokenizers
@@ -43,4 +44,4 @@ def sized_model(config: TransformerConfig, tokenizers: Tokenizers) -> Transforme
     """Return the model's shape with the vocabularies of the tokenizers."""
     source = 0 if tokenizers.shared else tokenizers.source.vocab_size
     sizes = {"vocab_size": tokenizers.target.vocab_size, "source_vocab_size": source}
-    return TransformerConfig(**{**config.model_dump(), **sizes})
+    return build(TransformerConfig, {**config.model_dump(), **sizes}, where="model")

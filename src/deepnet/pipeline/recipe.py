@@ -60,9 +60,15 @@ class Recipe(Section):
     def _consistent(self) -> "Recipe":
         if self.training.keep_best == "bleu" and not self.validation.bleu:
             raise ValueError("training.keep_best = 'bleu' needs validation.bleu = true")
-        if self.model.tie_embeddings == "all" and not self.tokenizer.shared:
+        if self.model.architecture != "encoder_decoder":
             raise ValueError(
-                "tokenizer.shared = false gives two vocabularies, which cannot share rows; "
+                f"model.architecture is '{self.model.architecture}', but a recipe trains a translator, "
+                "which is an encoder_decoder"
+            )
+        one_vocabulary = self.tokenizer.shared and not self.tokenizer.target_model
+        if self.model.tie_embeddings == "all" and not one_vocabulary:
+            raise ValueError(
+                "two vocabularies (tokenizer.shared = false, or target_model) cannot share rows; "
                 "set model.tie_embeddings to 'decoder' or 'none'"
             )
         longest = self.data.max_sentence_tokens

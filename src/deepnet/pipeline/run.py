@@ -1,7 +1,7 @@
 """A whole run: prepare, train, bundle, translate the test part, score."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch import nn
 from deepnet.bundle import load_bundle, load_model_tensors, model_tensors
 from deepnet.data.loader import UpdateLoader
 from deepnet.data.prepare import PreparedData
+from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
 from deepnet.pipeline.finishing import score_test, write_bundle
 from deepnet.pipeline.opening import bundle_path
@@ -20,11 +21,14 @@ from deepnet.pipeline.preparing import CACHE, Report, build_model, prepare_data
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
-from deepnet.schemes.base import ResidualScheme
+from deepnet.schemes.base import Constant, ResidualScheme
+from deepnet.schemes.catalogue import describe_scheme
+from deepnet.training.checkpoint import list_checkpoints
 from deepnet.training.distributed import Ranks, joined_ranks
 from deepnet.training.loop import Sink, TrainingResult, train_loop
 from deepnet.training.loss import translation_loss
 from deepnet.training.precision import resolve_precision
+from deepnet.training.resume import check_resumable, list_changes
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
 
@@ -59,12 +63,20 @@ def run_recipe(
 ) -> FinishedRun:
     """Prepare, train, bundle, translate and score; `resume` goes on with the run in `out`.
 
-    `start_from` is a run or bundle to fine-tune. Raises ConfigError where `out` holds another run, DataError where the
-    text cannot be used, DivergenceError where training is not finite any more; the last good checkpoint stays.
+    `start_from` is a run or bundle to fine-tune, whose vocabulary takes the place of the recipe's. Raises ConfigError
+    where `out` holds another run, DataError where the text cannot be used, DivergenceError where training is not finite
+    any more; the last good checkpoint stays.
     """
-    with joined_ranks(choose_device(device)) as ranks, ExitStack() as stack:
+    with joined_ranks(choose_device(device)) as ranks:
         report = report if ranks.is_writer else _say_nothing
+        if resume:
+            _check_resumed(recipe, RunFolder.open(out), report)
+        elif ranks.is_writer:
+            RunFolder.check_free(out)
+        if start_from:
+            recipe = _with_tokenizer_of(recipe, start_from)
         data = _prepare(recipe, ranks, cache, report)
+        _check_held_out(recipe, data)
         model = build_model(recipe, data.tokenizers)
         if start_from:
             _take_weights(model, start_from)
@@ -72,7 +84,6 @@ def run_recipe(
         result = _train(recipe, run, model, data, ranks, resume, sinks if ranks.is_writer else ())
         if not ranks.is_writer or result.stopped == "interrupted":
             return FinishedRun(run.path, result, None)
-        stack.close()
         write_bundle(recipe, run, model, data)
         scores = score_test(run, data, decoding=recipe.decoding, device=ranks.device)
         return FinishedRun(run.path, result, scores)
@@ -82,6 +93,8 @@ def choose_device(name: str) -> torch.device:
     """Return the device of that name; "auto" is the first GPU where there is one, else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
@@ -96,10 +109,65 @@ def _prepare(recipe: Recipe, ranks: Ranks, cache: Path, report: Report) -> Prepa
     return prepare_data(recipe, cache=cache)
 
 
+def _check_held_out(recipe: Recipe, data: PreparedData) -> None:
+    """Refuse, before training, held-out sentences that learned positions could not translate after it."""
+    for part in ("valid", "test"):
+        too_long = data.summary["parts"][part]["too_long"]
+        if too_long and recipe.model.positions == "learned":
+            raise ConfigError(
+                f"{too_long:,} {part} sentences are longer than data.max_sentence_tokens = "
+                f"{recipe.data.max_sentence_tokens}, and learned positions cannot go beyond "
+                "model.max_positions; raise both, or take other positions"
+            )
+
+
+def _check_resumed(recipe: Recipe, run: RunFolder, report: Report) -> None:
+    """Refuse a recipe that would go on with another run than it was; say so where nothing was saved yet."""
+    saved = run.read_recipe()["recipe"]
+    check_resumable(_fixed_settings(saved), _fixed_settings(recipe.model_dump(mode="json")))
+    if not list_checkpoints(run.checkpoints):
+        report(f"{run.path} has no checkpoint yet: training starts from the beginning")
+
+
+def _with_tokenizer_of(recipe: Recipe, start_from: str | Path) -> Recipe:
+    """Return the recipe with the vocabulary of a bundle: its weights mean nothing under another."""
+    folder = bundle_path(start_from)
+    shared, separate = (
+        folder / "tokenizer.model",
+        (folder / "source.model", folder / "target.model"),
+    )
+    if shared.exists():
+        tokenizer = TokenizerConfig(source_model=str(shared))
+    else:
+        tokenizer = TokenizerConfig(source_model=str(separate[0]), target_model=str(separate[1]))
+    return recipe.model_copy(update={"tokenizer": tokenizer})
+
+
 def _take_weights(model: Transformer, start_from: str | Path) -> None:
-    """Give `model` the weights of a run or bundle of the same shape, to fine-tune them."""
-    load_model_tensors(model, model_tensors(load_bundle(bundle_path(start_from)).model))
-    model.advance(0)
+    """Give `model` the weights of a run or bundle that computes the same function, to fine-tune them.
+
+    A scheduled scale goes on where it was: the model counts the updates of its whole life.
+    """
+    given = load_bundle(bundle_path(start_from)).model
+    changes = list_changes(_function(given), _function(model))
+    if changes:
+        raise ConfigError(
+            f"the weights of {start_from} are those of another function: {'; '.join(changes)}; "
+            "set the recipe's [model] and [scheme] to what they were"
+        )
+    load_model_tensors(model, model_tensors(given))
+
+
+def _function(model: Transformer) -> dict[str, Any]:
+    """Return what decides the function that a model's weights compute."""
+    shape = model.config.model_dump(exclude={"dropout", "attention_dropout", "activation_dropout"})
+    if model.max_positions is None:
+        del shape["max_positions"]
+    plans = [plan for stack in model.stacks() for _, plan in stack.plan.sites]
+    alphas = {
+        str(n): plan.skip.value for n, plan in enumerate(plans) if isinstance(plan.skip, Constant)
+    }
+    return {"model": shape, "scheme": {**describe_scheme(model.scheme), "skip": alphas}}
 
 
 def _open_run(recipe: Recipe, out: str | Path, *, resume: bool, ranks: Ranks) -> RunFolder:
@@ -131,7 +199,9 @@ def _train(
         world_size=ranks.world_size,
     )
     scheme = model.scheme
-    scheme.prepare(model, (batch for update in loader.updates(0) for batch in update.batches))
+    if not int(model.scheme_step) and not list_checkpoints(run.checkpoints):
+        batches = (batch for update in loader.updates(0) for batch in update.batches)
+        scheme.prepare(model.to(ranks.device), batches)
     result = train_loop(
         model,
         loader=loader,
@@ -147,7 +217,10 @@ def _train(
         precision=precision,
         ranks=ranks,
         sinks=sinks,
-        settings=_fixed_settings(recipe),
+        settings={
+            **_fixed_settings(recipe.model_dump(mode="json")),
+            "prepared": {"text": data.folder.name},
+        },
         resume=resume,
     )
     if resume and ranks.is_writer:
@@ -158,14 +231,14 @@ def _train(
 def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:
     """Let a scheme do what it does after each update: to the weights, and to its scheduled scales."""
     scheme.after_update(model)
-    scheme.advance(model, step)  # type: ignore[arg-type]
+    if isinstance(model, Transformer):  # it may have updates behind it that this run did not do
+        scheme.advance(model, int(model.scheme_step) + 1)
 
 
-def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return what a resumed run must not change besides the sections of training."""
+def _fixed_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a resumed run must not change besides the sections of training, from a dumped recipe."""
     sections = ("data", "cleaning", "tokenizer", "batching", "model", "scheme")
-    dumped = recipe.model_dump(mode="json")
-    return {name: dumped[name] for name in sections}
+    return {name: recipe[name] for name in sections}
 
 
 def _say_nothing(message: str) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
+
+# ranks wait while the first one prepares text or translates for a validation
+_PATIENCE = timedelta(days=1)
 
 # torch 2.13 renamed the option and warns about the old name
 _NO_BUFFER_SYNC: dict[str, Any] = (
@@ -89,7 +93,7 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
     try:
         yield Ranks(device, dist.get_rank(), world_size)
     finally:

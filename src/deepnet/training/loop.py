@@ -175,7 +175,7 @@ def _loop(session: _Session, signals: Interruption) -> str:
             seconds=seconds_of_earlier_sessions + time.monotonic() - started,
         )
         state.count(position, outcome, seconds=time.monotonic() - before)
-        stopped = "interrupted" if outcome.interrupted else state.finished(training)
+        stopped = state.finished(training) or ("interrupted" if outcome.interrupted else None)
         is_end = stopped not in (None, "interrupted")
         record = (
             _training_record(session, lr) if is_end or _every(training.log_every, state) else {}

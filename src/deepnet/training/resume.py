@@ -1,6 +1,6 @@
 """What may change between the sessions of one run."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from deepnet.errors import ConfigError
@@ -28,12 +28,7 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 
     Raises ConfigError that names each key which may not change, with both values.
     """
-    before, after = _flat(old), _flat(new)
-    changed = [
-        f"'{key}' was {before.get(key, 'not set')!r} and is now {after.get(key, 'not set')!r}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and key not in CHANGEABLE
-    ]
+    changed = list_changes(old, new, ignoring=CHANGEABLE)
     if changed:
         raise ConfigError(
             "a resumed run cannot change what it computes: "
@@ -41,6 +36,18 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
             + ". Set it back, or start a new run from the saved model. What may change: "
             + ", ".join(sorted(CHANGEABLE))
         )
+
+
+def list_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, ignoring: Collection[str] = ()
+) -> list[str]:
+    """Return a phrase for each key of nested settings that differs, with both values."""
+    before, after = _flat(old), _flat(new)
+    return [
+        f"'{key}' was {before.get(key, 'not set')!r} and is now {after.get(key, 'not set')!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in ignoring
+    ]
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

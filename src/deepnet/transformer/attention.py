@@ -146,7 +146,8 @@ class MergedAttention(Attention):
         own = self._heads(self.v(x), self.v_norm)
         if cache is not None:
             _, own = cache.own.append(own, own)
-        y = attend(q, k, v, keep=keep, scale=self.multiplier)
+        dropout = self.dropout if self.training else 0.0
+        y = attend(q, k, v, keep=keep, dropout=dropout, scale=self.multiplier)
         return self._project_out(y + _mean_weights(own_keep, x, own) @ own)
 
 

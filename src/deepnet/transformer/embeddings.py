@@ -29,7 +29,8 @@ class VocabularyProjection(nn.Module):
     def __init__(self, embedding: TokenEmbedding, *, tied: bool) -> None:
         super().__init__()
         vocab_size, d_model = embedding.weight.shape
-        self.rows = embedding if tied else TokenEmbedding(vocab_size, d_model)
+        own = TokenEmbedding(vocab_size, d_model, unit_rows=embedding.unit_rows)
+        self.rows = embedding if tied else own
         self.tied = tied
 
     def forward(self, x: Tensor) -> Tensor:

@@ -247,6 +247,12 @@ class Transformer(nn.Module):
                 "the scheme treats the two stacks' embeddings differently, but tie_embeddings is "
                 "'all'; set it to 'decoder' or 'none'"
             )
+        ends = plans[-1].init
+        if config.tie_embeddings != "none" and ends.get("embedding") != ends.get("vocabulary"):
+            raise ConfigError(
+                "the scheme draws embeddings and the vocabulary projection differently, but "
+                f"tie_embeddings is '{config.tie_embeddings}'; set it to 'none'"
+            )
         self.vocabulary = VocabularyProjection(
             self.target_embedding, tied=config.tie_embeddings != "none"
         )

@@ -32,12 +32,9 @@ class Residual(nn.Module):
 
     def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the branch's input and the skip, from the stream [B, T, D]."""
-        if self.shift is not None:
-            return x - self.shift, x
-        if self.pre is None:
-            return x, x
-        normed = self.pre(x)
-        return normed, normed if self.plan.skip_from == "normed" else x
+        entered = x if self.pre is None else self.pre(x)
+        skip = entered if self.plan.skip_from == "normed" else x
+        return (entered if self.shift is None else entered - self.shift), skip
 
     def forward(self, skip: Tensor, y: Tensor) -> Tensor:
         """Return the stream after the branch's output `y`, all [B, T, D]; the sum is in the type of the stream."""

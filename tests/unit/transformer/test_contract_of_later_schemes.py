@@ -174,13 +174,15 @@ class TFixup(ResidualScheme):
 
     def ends(self, context):
         std = (9 * context.num_layers) ** -0.25 * context.d_model**-0.5
-        return Ends(init={**embedding_init(context), "embedding": Init("normal", std)})
+        draw = Init("normal", std)
+        return Ends(init={**embedding_init(context), "embedding": draw, "vocabulary": draw})
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixNorm(PreNorm):
     def ends(self, context):
-        draws = {**embedding_init(context), "embedding": Init("uniform", 0.01)}
+        draw = Init("uniform", 0.01)
+        draws = {**embedding_init(context), "embedding": draw, "vocabulary": draw}
         return replace(super().ends(context), unit_rows=True, init=draws)
 
 
@@ -308,6 +310,17 @@ def test_t_fixup_cannot_share_embeddings_of_stacks_that_disagree():
         weight = report[stack, "embedding"].parameter[:-1]
         expected = (9 * layers) ** -0.25 * 64**-0.5
         assert weight.std().item() == pytest.approx(expected, rel=0.02)
+
+
+def test_rows_that_are_shared_cannot_be_drawn_in_two_ways():
+    class TwoDraws(FixNorm):
+        def ends(self, context):
+            ends = super().ends(context)
+            return replace(ends, init={**ends.init, "vocabulary": Init("normal", 1.0)})
+
+    with pytest.raises(ConfigError, match="tie_embeddings"):
+        _model(TwoDraws())
+    assert _model(TwoDraws(), tie_embeddings="none").vocabulary.rows.unit_rows
 
 
 def test_fixnorm_rows_have_unit_length_in_every_use(sentences):
