@@ -111,6 +111,16 @@ def test_resuming_equals_never_stopping_bit_for_bit(toy, name, stop_at):
         assert last[0].read_bytes() == last[1].read_bytes()
 
 
+def test_an_interruption_during_the_last_update_still_ends_the_run_with_a_validation(toy):
+    def interrupt(model, step):
+        if step == 11:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    validate = lambda model, step: {"loss": 1.5}  # noqa: E731
+    result, _, _ = toy.train(after_update=interrupt, validate=validate)
+    assert (result.stopped, result.step, result.best) == ("max_steps", 12, 1.5)
+
+
 def test_resuming_restores_the_scaler_of_fp16(toy):
     precision = Precision("fp16", "cpu")  # slow on a CPU, but the same code as on CUDA
     settings = {"precision": precision, "max_steps": 6, "save_every": 3}
