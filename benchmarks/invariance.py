@@ -2,7 +2,7 @@
 
     python benchmarks/invariance.py runs/demo/deepnorm runs/demo/deepnorm/outputs/test.source.txt
 
-Prints, and writes to benchmarks/results, the share of sentences translated alike under other batch sizes, orders and
+Prints, and writes to results/invariance, the share of sentences translated alike under other batch sizes, orders and
 padding, in float64 and float32; the forced scores where they differ; cached against full decoding; the search's score
 against the forced one; beam 1 against greedy.
 """
@@ -113,7 +113,7 @@ def main() -> None:
         bundle.model.to(dtype)
         results[name] = examine(bundle, lines)
         print(name, json.dumps(results[name], indent=1), flush=True)
-    path = Path(__file__).parent / "results" / "invariance.json"
+    path = Path(__file__).parents[1] / "results" / "invariance" / "demo.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
 
 
