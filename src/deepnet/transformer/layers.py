@@ -51,9 +51,10 @@ class Sublayer(nn.Module):
     def forward(self, state: Any, inputs: Inputs, cache: LayerCache | None) -> Any:
         """Return the stream's next state."""
         x, carry = self.stream.read(state, self.residual)
-        return self.stream.write(state, carry, self.residual, self._branch(x, inputs, cache))
+        return self.stream.write(state, carry, self.residual, self.compute(x, inputs, cache))
 
-    def _branch(self, x: Tensor, inputs: Inputs, cache: LayerCache | None) -> Tensor:
+    def compute(self, x: Tensor, inputs: Inputs, cache: LayerCache | None = None) -> Tensor:
+        """Return the bare branch's output from its input, both [B, T, D]."""
         y: Tensor
         if self.kind == "self":
             own = None if cache is None else cache.own

@@ -1,60 +1,69 @@
-"""One row per scheme: its equation as a plain expression, and coefficients with their source."""
+"""One row per scheme: what its source says of it, written without using the scheme."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
-
-Norm = Callable[[Tensor], Tensor]
-Branch = Callable[[Tensor], Tensor]
+from deepnet.audit.scheme_case import SchemeCase, gained, glorot_std
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-    update: Callable[[Tensor, Branch, Norm], Tensor]
-    """x, f, LN -> x, for the decoder of a 2-2 encoder-decoder."""
-    coefficients: dict[tuple[int, int], tuple[float | None, float | None]]
-    """(N, M) -> (alpha, beta) of the decoder, None where not constant."""
+def post_norm(skip, branch=1.0):
+    """x <- LN(skip * x + branch * f(x)) at every site."""
+
+    def equation(x, parts):
+        for site in parts.sites:
+            x = site.residual.post(skip * x + branch * site.f(x))
+        return x
+
+    return equation
 
 
-def _deepnorm_alpha(layers: int) -> float:
-    return (3 * layers) ** 0.25
+def pre_norm(x, parts):
+    """x <- x + f(LN(x)) at every site, a norm at the end."""
+    for site in parts.sites:
+        x = x + site.f(site.residual.pre(x))
+    return parts.ends.final(x)
 
 
-def _deepnorm_beta(layers: int) -> float:
-    return (12 * layers) ** -0.25
+def final_norms(config):
+    """Return the parameters of one LayerNorm per stack."""
+    stacks = (config.encoder_layers > 0) + (config.decoder_layers > 0)
+    return 2 * config.d_model * stacks
+
+
+def deepnorm_gain(stack):
+    """Return DeepNet's beta at 4-4 layers (arXiv 2203.00555, figure 2)."""
+    return 0.87 * (4**4 * 4) ** (-1 / 16) if stack == "encoder" else (12 * 4) ** -0.25
 
 
 CASES = [
-    Case(
+    SchemeCase(
         name="post_ln",  # arXiv 1706.03762, section 3.1
-        update=lambda x, f, ln: ln(x + f(x)),
+        equation=post_norm(1.0),
         coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
     ),
-    Case(
+    SchemeCase(
         name="pre_ln",  # arXiv 2002.04745, figure 1b
-        update=lambda x, f, ln: x + f(ln(x)),
+        equation=pre_norm,
         coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=final_norms,
     ),
-    Case(
+    SchemeCase(
         name="post_ln_init",  # arXiv 2203.00555, section 3
-        update=lambda x, f, ln: ln(x + f(x)),
+        equation=post_norm(1.0),
         coefficients={(6, 6): (1.0, None), (100, 100): (1.0, None)},
+        std=lambda stack, role, layer: (
+            glorot_std(stack, role, layer) / (4 - layer + 1 if layer else 1)
+        ),
     ),
-    Case(
+    SchemeCase(
         name="deepnorm",  # arXiv 2203.00555, figure 2
-        update=lambda x, f, ln: ln(_deepnorm_alpha(2) * x + f(x)),
-        coefficients={
-            (6, 6): (18**0.25, 72**-0.25),
-            (100, 100): (300**0.25, 1200**-0.25),
-        },
+        equation=post_norm((3 * 2) ** 0.25),
+        coefficients={(6, 6): (18**0.25, 72**-0.25), (100, 100): (300**0.25, 1200**-0.25)},
+        std=gained(deepnorm_gain),
     ),
-    Case(
+    SchemeCase(
         name="branchnorm",  # arXiv 2305.02790, equation 7, after 1,000 of 4,000 updates
-        update=lambda x, f, ln: ln(x + 0.25 * f(x)),
+        equation=post_norm(1.0, branch=0.25),
         coefficients={(6, 6): (1.0, 72**-0.25), (100, 100): (1.0, 1200**-0.25)},
+        std=gained(deepnorm_gain),
+        # a_0 = 0, so that the decoder does not see the encoder
+        zero_gradient=("*.branch.*", "encoder_decoder/encoder.*"),
     ),
 ]

@@ -1,0 +1,99 @@
+"""What is claimed of a residual scheme, in terms that can be checked: one row of the scheme tests' table."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from deepnet.schemes.base import Policy, Role, Site, StackName
+from deepnet.transformer.layers import Inputs, Sublayer
+from deepnet.transformer.models import TransformerConfig
+from deepnet.transformer.residual import Residual
+from deepnet.transformer.stacks import Stack, StackEnds
+
+SIZES = {"d_model": 64, "ffn_dim": 128, "num_heads": 4, "vocab_size": 200, "dropout": 0.0}
+"""The sizes at which initialisation and parameter counts are claimed; every stack has 4 layers."""
+
+
+@dataclass(frozen=True)
+class SiteParts:
+    """One residual site taken apart, for an equation written by hand."""
+
+    sublayer: Sublayer
+    inputs: Inputs
+
+    @property
+    def site(self) -> Site:
+        """Return where the site stands."""
+        return self.sublayer.residual.site
+
+    @property
+    def residual(self) -> Residual:
+        """Return the site's norms (`pre`, `out`, `post`), scales (`skip`, `branch`), `shift` and `extra` modules."""
+        return self.sublayer.residual
+
+    @property
+    def branch(self) -> nn.Module:
+        """Return the attention or the feed-forward module."""
+        return self.sublayer.branch
+
+    def f(self, x: Tensor) -> Tensor:
+        """Return the bare branch's output from its input, both [B, T, D]."""
+        return self.sublayer.compute(x, self.inputs)
+
+
+@dataclass(frozen=True)
+class StackParts:
+    """A stack's sites in order, and its ends."""
+
+    sites: list[SiteParts]
+    ends: StackEnds
+
+    @classmethod
+    def of(cls, stack: Stack, inputs: Inputs) -> "StackParts":
+        """Take a stack apart."""
+        found = [module for module in stack.modules() if isinstance(module, Sublayer)]
+        return cls([SiteParts(sublayer, inputs) for sublayer in found], stack.ends)
+
+
+def glorot_std(stack: StackName, role: Role, layer: int) -> float:
+    """Return Glorot's std with gain 1, and d^(-1/2) for embeddings and vocabulary, at the claimed sizes."""
+    d, ffn = SIZES["d_model"], SIZES["ffn_dim"]
+    return math.sqrt(2 / (d + ffn)) if role in ("fc1", "gate", "fc2") else d**-0.5
+
+
+def gained(gain: Callable[[StackName], float]) -> Callable[[StackName, Role, int], float]:
+    """Return Glorot's std with a gain per stack on v, out, fc1 and fc2."""
+    return lambda stack, role, layer: (
+        glorot_std(stack, role, layer)
+        * (gain(stack) if role in ("v", "out", "fc1", "fc2") else 1.0)
+    )
+
+
+def nothing_more(config: TransformerConfig) -> int:
+    """Return 0: the scheme has the parameters of Post-LN."""
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeCase:
+    """One row: a scheme, its options, and what its source says of it, written without using the scheme."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    equation: Callable[[Tensor, StackParts], Tensor]
+    """A whole stack from its stream's input to its output [B, T, D], after 1,000 of the model's updates."""
+    coefficients: Mapping[tuple[int, int], tuple[float | None, float | None]]
+    """(N, M) -> (alpha, beta) of the decoder, or of the only stack there is; None where not constant."""
+    std: Callable[[StackName, Role, int], float] = glorot_std
+    """(stack, role, layer from 1, or 0 at the ends) -> std of that matrix in a 4-layer stack of the claimed sizes."""
+    extra_parameters: Callable[[TransformerConfig], int] = nothing_more
+    """The number of parameters more (or fewer) than Post-LN's."""
+    zero_gradient: tuple[str, ...] = ()
+    """Patterns of "architecture/name" of all parameters whose gradient is zero before the first update."""
+    policies: Mapping[Role, Policy] = field(default_factory=dict)
+    """What reaches the optimiser for matrices and scales of the sites, where it is not the default."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """Sizes and choices of the model that the scheme needs, such as tie_embeddings."""
