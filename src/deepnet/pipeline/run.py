@@ -200,7 +200,10 @@ def _train(
     )
     scheme = model.scheme
     if not int(model.scheme_step) and not list_checkpoints(run.checkpoints):
-        batches = (batch for update in loader.updates(0) for batch in update.batches)
+        moved = (
+            batch.to(ranks.device) for update in loader.updates(0) for batch in update.batches
+        )
+        batches = ((batch.source, batch.source_keep, batch.target_in) for batch in moved)
         scheme.prepare(model.to(ranks.device), batches)
     result = train_loop(
         model,

@@ -280,8 +280,11 @@ class ResidualScheme:
             stream=self.stream(context),
         )
 
-    def prepare(self, model: Any, batches: Iterable[Any]) -> None:
-        """Do what the scheme needs once before step 0, such as profiling; by default nothing."""
+    def prepare(self, model: Any, batches: "Iterable[tuple[Tensor | None, ...]]") -> None:
+        """Do what the scheme needs once before step 0, such as profiling; by default nothing.
+
+        `batches` yields the arguments with which `model` is called.
+        """
 
     def advance(self, model: SteppedModel, step: int) -> None:
         """Tell `model` that `step` optimiser updates are done (absolute and idempotent)."""
