@@ -58,7 +58,11 @@ def commit() -> str:
         )
         return finished.stdout.strip()
 
-    changed = "+changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    # results saved by an earlier benchmark are no change of what is measured
+    status = git(
+        "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!results", ":!README.md"
+    )
+    changed = "+changes" if status else ""
     return (git("rev-parse", "--short=12", "HEAD") + changed) or "unknown"
 
 

@@ -40,6 +40,11 @@ def caption(result: dict[str, Any]) -> str:
     return f"{result['device']}; {result['date']}, commit {result['commit']}; {versions}."
 
 
+def options(config: dict[str, Any], names: str) -> str:
+    """The options of the command that measured it."""
+    return " ".join(f"--{name} {config[name]}" for name in names.split())
+
+
 def training(result: dict[str, Any]) -> str:
     config = result["config"]
     ratio = result["ours_deepnorm relative to"]
@@ -55,11 +60,7 @@ def training(result: dict[str, Any]) -> str:
         for name, model in result["models"].items()
     ]
     header = ["model", "parameters", "tokens/s", "ours_deepnorm / it", "peak MB", "above imports"]
-    options = f"--size {config['size']} --precision {config['precision']}"
-    how = (
-        f"`{PYTHON}/training.py {options}`: {config['rounds']} rounds of {config['steps']} steps, "
-        f"{config['threads']} threads. {caption(result)}"
-    )
+    how = f"`{PYTHON}/training.py {options(config, 'size precision threads rounds steps')}`. {caption(result)}"
     return f"{table(header, rows)}\n\n{how}"
 
 
@@ -71,9 +72,9 @@ def decoding(result: dict[str, Any]) -> str:
     ]
     config, model = result["config"], result["model"]
     shape = f"{model['encoder_layers']}L-{model['decoder_layers']}L, d {model['d_model']}"
+    chosen = options(config, "sentences batch beam limit threads rounds")
     how = (
-        f"`{PYTHON}/decoding.py BUNDLE TEXT`: {shape}; beam {config['beam']}, {result['sentences']} "
-        f"sentences in batches of {config['batch']}, {config['threads']} threads; identical outputs "
+        f"`{PYTHON}/decoding.py BUNDLE TEXT {chosen}`, BUNDLE being {shape}; identical outputs "
         f"{result['identical outputs']:.1%}; logits differ by at most "
         f"{result['largest logit difference']:.0e}. {caption(result)}"
     )
