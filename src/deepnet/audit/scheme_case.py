@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Policy, Role, Site, StackName
+from deepnet.schemes.base import ALL_ARCHITECTURES, Architecture, Policy, Role, Site, StackName
 from deepnet.transformer.layers import Inputs, Sublayer
 from deepnet.transformer.models import TransformerConfig
 from deepnet.transformer.residual import Residual
@@ -95,5 +95,7 @@ class SchemeCase:
     """Patterns of "architecture/name" of all parameters whose gradient is zero before the first update."""
     policies: Mapping[Role, Policy] = field(default_factory=dict)
     """What reaches the optimiser for matrices and scales of the sites, where it is not the default."""
+    architectures: tuple[Architecture, ...] = ALL_ARCHITECTURES
+    """Those of the scheme's architectures that the options allow."""
     shape: Mapping[str, Any] = field(default_factory=dict)
     """Sizes and choices of the model that the scheme needs, such as tie_embeddings."""

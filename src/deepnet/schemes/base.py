@@ -12,7 +12,7 @@ site to site is read and written), `prepare`, `advance` and `after_update`. Laye
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -164,7 +164,7 @@ class Ends:
     """What a stack does between its embedding and its first site, and after its last site."""
 
     embedding_norm: Norm | None = None
-    embedding_multiplier: float | None = None
+    embedding_multiplier: float | Learned | None = None
     unit_rows: bool = False
     final: Norm | None = None
     exit_scale: Scale = ONE
@@ -175,8 +175,12 @@ class Ends:
     extra: "Mapping[str, Callable[[], nn.Module]]" = field(default_factory=dict)
 
 
+@runtime_checkable
 class ResidualSite(Protocol):
-    """What a stream sees of a residual site: its two halves, its plan and the modules it asked for."""
+    """What a scheme sees of a residual site: its two halves, its place and the modules it asked for.
+
+    The sites of a model are those of `model.modules()` that are instances of it.
+    """
 
     site: Site
     extra: Any
@@ -184,8 +188,14 @@ class ResidualSite(Protocol):
     def enter(self, x: "Tensor") -> "tuple[Tensor, Tensor]":
         """Return the branch's input and what the skip carries, from the stream [B, T, D]."""
 
+    def leave(self, y: "Tensor") -> "Tensor":
+        """Return dropout(out(y)), what the branch adds before it is scaled, both [B, T, D]."""
+
+    def add(self, skip: "Tensor", y: "Tensor") -> "Tensor":
+        """Return post(skip_scale * skip + branch_scale * y), all [B, T, D]."""
+
     def __call__(self, skip: "Tensor", y: "Tensor") -> "Tensor":
-        """Return post(skip_scale * skip + branch_scale * out(y)), all [B, T, D]."""
+        """Return add(skip, leave(y)), all [B, T, D]."""
 
 
 class Stream:
@@ -244,6 +254,25 @@ class SteppedModel(Protocol):
         """Set every scheduled scale to its value after `step` updates."""
 
 
+class DrawnWeight(Protocol):
+    """A matrix [fan_out, fan_in] with its role."""
+
+    @property
+    def role(self) -> Role:
+        """The role of the matrix."""
+
+    @property
+    def parameter(self) -> "Tensor":
+        """The matrix itself, as the optimiser updates it."""
+
+
+class ModelOfRoles(Protocol):
+    """A model that knows its matrices by role."""
+
+    def role_weights(self) -> "Iterable[DrawnWeight]":
+        """Yield every matrix once, embeddings and the vocabulary projection included."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResidualScheme:
     """A residual scheme: its fields are its hyper-parameters, its methods its answers."""
@@ -283,7 +312,9 @@ class ResidualScheme:
     def prepare(self, model: Any, batches: "Iterable[tuple[Tensor | None, ...]]") -> None:
         """Do what the scheme needs once before step 0, such as profiling; by default nothing.
 
-        `batches` yields the arguments with which `model` is called.
+        `batches` yields the arguments with which `model` is called, the same on every rank. Afterwards rank 0's parameters
+        and saved buffers replace the other ranks' and go into checkpoints: a result belongs in one of those, changed in
+        place. A model that goes on from a checkpoint, or has updates behind it, is not prepared again.
         """
 
     def advance(self, model: SteppedModel, step: int) -> None:
@@ -311,16 +342,20 @@ def list_sites(context: StackContext, branches: tuple[Branch, ...]) -> list[Site
     ]
 
 
-def glorot(gain: float = 1.0, *, qk_gain: float = 1.0, gate_gain: float = 1.0) -> dict[Role, Init]:
-    """Return Glorot-normal draws of gain `gain` for v, out, fc1 and fc2, with gains of their own for q, k and the gate.
+def glorot(
+    gain: float = 1.0,
+    *,
+    qk_gain: float = 1.0,
+    gate_gain: float = 1.0,
+    kind: Literal["xavier_normal", "xavier_uniform"] = "xavier_normal",
+) -> dict[Role, Init]:
+    """Return Glorot draws of gain `gain` for v, out, fc1 and fc2, with gains of their own for q, k and the gate.
 
     A gated branch multiplies three matrices; with a gate of gain 1 it stays at the order gain^2, as without a gate.
     """
-    draws: dict[Role, Init] = {
-        role: Init("xavier_normal", gain) for role in ("v", "out", "fc1", "fc2")
-    }
-    draws |= {"q": Init("xavier_normal", qk_gain), "k": Init("xavier_normal", qk_gain)}
-    return draws | {"gate": Init("xavier_normal", gate_gain)}
+    draws: dict[Role, Init] = {role: Init(kind, gain) for role in ("v", "out", "fc1", "fc2")}
+    draws |= {"q": Init(kind, qk_gain), "k": Init(kind, qk_gain)}
+    return draws | {"gate": Init(kind, gate_gain)}
 
 
 def embedding_init(context: StackContext) -> dict[Role, Init]:

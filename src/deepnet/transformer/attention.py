@@ -109,9 +109,9 @@ class Attention(nn.Module):
         return q, k, v
 
     def _heads(self, y: Tensor, norm: nn.Module | None) -> Tensor:
-        """Return a projection [B, T, D] as heads [B, H, T, K], normed where that is planned."""
+        """Return a projection [B, T, D] as heads [B, H, T, K], normed where that is planned, of the type of `y`."""
         heads = y.view(*y.shape[:2], self.num_heads, -1).transpose(1, 2)
-        return heads if norm is None else norm(heads)
+        return heads if norm is None else norm(heads).to(heads.dtype)
 
     def _project_out(self, y: Tensor) -> Tensor:
         """Return [B, T, D] from the heads' outputs [B, H, T, K]."""

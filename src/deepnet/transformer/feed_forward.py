@@ -1,6 +1,7 @@
 """The position-wise branch: two matrices and an activation, or three where it is gated."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
@@ -35,17 +36,17 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(d_model, ffn_dim, bias=plan.bias) if activation == "swiglu" else None
         self.fc2 = nn.Linear(ffn_dim, d_model, bias=plan.bias)
         self.activation_norm = build_norm(plan.inner_norms.get("activation"), ffn_dim)
-        self.preactivation_scale = (
-            scales.make(plan.preactivation_scale, width=ffn_dim, site=site, use="preactivation")
-            if plan.preactivation_scale
-            else None
-        )
+        self.preactivation_scale = self.gate_scale = None
+        if plan.preactivation_scale:
+            make = partial(scales.make, plan.preactivation_scale, width=ffn_dim, site=site)
+            self.preactivation_scale = make(use="preactivation")
+            self.gate_scale = make(use="gate") if self.gate else None
         self.preactivation_shift = build_shift(plan.shifts.get("preactivation"))
         self.activation_shift = build_shift(plan.shifts.get("activation"))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [B, T, D] from `x` [B, T, D]."""
-        y = self._scale(self.fc1(x))
+        y = _scaled(self.fc1(x), self.preactivation_scale)
         if self.preactivation_shift is not None:
             y = y - self.preactivation_shift
         y = self._activate(y, x)
@@ -64,13 +65,11 @@ class FeedForward(nn.Module):
             yield "gate", self.gate.weight
         yield "fc2", self.fc2.weight
 
-    def _scale(self, y: Tensor) -> Tensor:
-        if isinstance(self.preactivation_scale, nn.Module):
-            scaled: Tensor = self.preactivation_scale(y)
-            return scaled
-        return y if self.preactivation_scale is None else y * self.preactivation_scale
-
     def _activate(self, y: Tensor, x: Tensor) -> Tensor:
         if self.gate is not None:
-            return F.silu(self._scale(self.gate(x))) * y
+            return F.silu(_scaled(self.gate(x), self.gate_scale)) * y
         return F.relu(y) if self.activation == "relu" else F.gelu(y)
+
+
+def _scaled(y: Tensor, scale: nn.Module | float | None) -> Tensor:
+    return scale(y) if isinstance(scale, nn.Module) else y

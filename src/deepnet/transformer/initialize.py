@@ -157,6 +157,8 @@ def _small_policies(model: "Transformer") -> Iterator[tuple[int, Policy]]:
     """Yield the policy of every norm, bias and scale, by the parameter's identity."""
     for stack in model.stacks():
         owners: list[tuple[nn.Module, Mapping[Role, Policy]]] = [(stack, stack.plan.ends.policy)]
+        if stack is model.stacks()[-1] and model.logit_scale is not None:
+            owners.append((model.logit_scale, stack.plan.ends.policy))
         owners += [(m, m.residual.plan.policy) for m in stack.modules() if isinstance(m, Sublayer)]
         for owner, policies in owners:
             for module in owner.modules():

@@ -1,5 +1,6 @@
 """The three architectures: encoder-decoder, encoder-only and decoder-only, any scheme, any depth."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -19,7 +20,7 @@ from deepnet.schemes.base import (
 from deepnet.transformer.cache import DecoderCache, LayerCache
 from deepnet.transformer.embeddings import TokenEmbedding, VocabularyProjection
 from deepnet.transformer.feed_forward import Activation
-from deepnet.transformer.initialize import initialize
+from deepnet.transformer.initialize import RoleWeight, initialize, role_weights
 from deepnet.transformer.layers import Inputs, LayerShape
 from deepnet.transformer.masks import broadcast_keep, causal_keep
 from deepnet.transformer.norms import NormKind, norm_factory
@@ -192,6 +193,10 @@ class Transformer(nn.Module):
     def stacks(self) -> list[Stack]:
         """Return the stacks there are, the encoder first."""
         return [stack for stack in (self.encoder, self.decoder) if stack is not None]
+
+    def role_weights(self) -> Iterator[RoleWeight]:
+        """Yield every matrix once, with its role."""
+        return role_weights(self)
 
     def _decode(
         self,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 NormKind = Literal["layer_norm", "rms_norm"]
@@ -18,14 +19,17 @@ def norm_factory(kind: NormKind, *, eps: float = 1e-5) -> Callable[[int], nn.Mod
 
 
 class ScaledNorm(nn.Module):
-    """A norm whose output is multiplied by a constant."""
+    """A norm whose output is multiplied by a constant, in a buffer so that every layer compiles to the same graph."""
+
+    multiplier: Tensor
 
     def __init__(self, norm: nn.Module, multiplier: float) -> None:
         super().__init__()
         self.norm = norm
-        self.multiplier = multiplier
+        factor = torch.tensor([multiplier], dtype=torch.float64)
+        self.register_buffer("multiplier", factor, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return multiplier * norm(x), of the shape of `x` [..., D]."""
-        scaled: Tensor = self.norm(x) * self.multiplier
-        return scaled
+        y: Tensor = self.norm(x)
+        return y * self.multiplier.to(y.dtype)

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Norm, Site, SitePlan
+from deepnet.schemes.base import Norm, ResidualSite, Site, SitePlan
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.scales import ScaleBuilder
 
 
-class Residual(nn.Module):
+class Residual(nn.Module, ResidualSite):
     """One residual site without its branch: `enter` gives the branch its input, calling it adds the branch's output.
 
     Used alone it is a building block for hand-written layers: `x = site(x, branch(x))`.
@@ -36,15 +36,22 @@ class Residual(nn.Module):
         skip = entered if self.plan.skip_from == "normed" else x
         return (entered if self.shift is None else entered - self.shift), skip
 
-    def forward(self, skip: Tensor, y: Tensor) -> Tensor:
-        """Return the stream after the branch's output `y`, all [B, T, D]; the sum is in the type of the stream."""
+    def leave(self, y: Tensor) -> Tensor:
+        """Return what the branch's output `y` becomes before it is scaled and added, both [B, T, D]."""
         if self.out is not None:
             y = self.out(y)
-        y = dropout(y, self.dropout, training=self.training)
+        return dropout(y, self.dropout, training=self.training)
+
+    def add(self, skip: Tensor, y: Tensor) -> Tensor:
+        """Return post(skip_scale * skip + branch_scale * y), all [B, T, D]; the sum is in the type of the stream."""
         x = add_scaled(skip, self.skip, y, self.branch)
         if self.post is not None:
             x = self.post(x)
         return x
+
+    def forward(self, skip: Tensor, y: Tensor) -> Tensor:
+        """Return the stream after the branch's output `y`, all [B, T, D]."""
+        return self.add(skip, self.leave(y))
 
 
 def add_scaled(

@@ -15,12 +15,13 @@ class FixedScale(nn.Module):
 
     def __init__(self, value: float) -> None:
         super().__init__()
-        self.register_buffer("factor", torch.tensor([value]), persistent=False)
+        factor = torch.tensor([value], dtype=torch.float64)
+        self.register_buffer("factor", factor, persistent=False)
         self.value = value
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return factor * x."""
-        return x * self.factor
+        """Return factor * x, the factor cast to the type of `x`."""
+        return x * self.factor.to(x.dtype)
 
 
 class LearnedScale(nn.Module):

@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Ends, StackContext, StackPlan
+from deepnet.schemes.base import Ends, Learned, StackContext, StackPlan
 from deepnet.transformer.cache import LayerCache
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.embeddings import TokenEmbedding
@@ -17,8 +16,8 @@ from deepnet.transformer.positions import (
     RotaryAngles,
     SinusoidalPositions,
 )
-from deepnet.transformer.residual import build_norm, build_shift
-from deepnet.transformer.scales import ScaleBuilder, end_scale
+from deepnet.transformer.residual import add_scaled, build_norm, build_shift
+from deepnet.transformer.scales import LearnedScale, ScaleBuilder, end_scale
 
 
 class StackEnds(nn.Module):
@@ -47,9 +46,7 @@ class Entry(nn.Module):
         self, plan: Ends, *, d_model: int, positions: nn.Module | None, dropout: float
     ) -> None:
         super().__init__()
-        self.multiplier = plan.embedding_multiplier
-        if self.multiplier is None:
-            self.multiplier = math.sqrt(d_model)
+        self.multiplier = _multiplier(plan.embedding_multiplier, d_model)
         self.positions = positions
         self.norm = build_norm(plan.embedding_norm, d_model)
         self.dropout = dropout
@@ -59,12 +56,15 @@ class Entry(nn.Module):
 
         With `same_position` all T rows stand at `start`: they are T hypotheses, not T tokens in a row.
         """
-        assert self.multiplier is not None
         if self.positions is None:
-            x = rows * self.multiplier
+            x = (
+                self.multiplier(rows)
+                if isinstance(self.multiplier, nn.Module)
+                else rows * self.multiplier
+            )
         else:
             vectors = self.positions(start, 1 if same_position else rows.shape[1])
-            x = torch.add(vectors, rows, alpha=self.multiplier)
+            x = add_scaled(rows, self.multiplier, vectors, 1.0)
         if self.norm is not None:
             x = self.norm(x)
         return dropout(x, self.dropout, training=self.training)
@@ -115,6 +115,13 @@ class Stack(nn.Module):
         for index, layer in enumerate(self.layers):
             state = layer(state, inputs, None if caches is None else caches[index])
         return self.stream.close(state, self.ends)
+
+
+def _multiplier(plan: float | Learned | None, d_model: int) -> nn.Module | float:
+    """Return what multiplies the embedded rows, by default sqrt(D)."""
+    if isinstance(plan, Learned):
+        return LearnedScale(plan.init, 1 if plan.shape == "scalar" else d_model)
+    return math.sqrt(d_model) if plan is None else plan
 
 
 def _positions(

@@ -1,30 +1,113 @@
 """One row per scheme: what its source says of it, written without using the scheme."""
 
+import math
+
+from equations import (
+    admin,
+    b2t,
+    completep,
+    dlcl,
+    dynamic_maps,
+    dyt,
+    hybrid_norm,
+    hyper_connections,
+    keel,
+    layernorm_scaling,
+    manifold_maps,
+    mix_ln,
+    ngpt,
+    no_norm,
+    normformer,
+    peri_ln,
+    post_norm,
+    pre_norm,
+    r_fixup,
+    resi_dual,
+    rezero,
+    scale_norm,
+    static_maps,
+    sub_ln,
+)
+
 from deepnet.audit.scheme_case import SchemeCase, gained, glorot_std
+from deepnet.schemes.base import Policy
 
 
-def post_norm(skip, branch=1.0):
-    """x <- LN(skip * x + branch * f(x)) at every site."""
-
-    def equation(x, parts):
-        for site in parts.sites:
-            x = site.residual.post(skip * x + branch * site.f(x))
-        return x
-
-    return equation
+def num_stacks(config):
+    """Return how many stacks there are."""
+    return (config.encoder_layers > 0) + (config.decoder_layers > 0)
 
 
-def pre_norm(x, parts):
-    """x <- x + f(LN(x)) at every site, a norm at the end."""
-    for site in parts.sites:
-        x = x + site.f(site.residual.pre(x))
-    return parts.ends.final(x)
+def num_sites(config):
+    """Return how many attentions and how many feed-forward sites there are."""
+    layers = config.encoder_layers + config.decoder_layers
+    return layers + (config.decoder_layers if config.encoder_layers else 0), layers
 
 
 def final_norms(config):
     """Return the parameters of one LayerNorm per stack."""
-    stacks = (config.encoder_layers > 0) + (config.decoder_layers > 0)
-    return 2 * config.d_model * stacks
+    return 2 * config.d_model * num_stacks(config)
+
+
+def site_norms(config):
+    """Return the parameters of one LayerNorm per site."""
+    return 2 * config.d_model * sum(num_sites(config))
+
+
+def r_fixup_parameters(config):
+    """Return s and one shift per attention, s and three per ffn, one per stack, s_e; less norms and biases."""
+    (attentions, ffns), d = num_sites(config), config.d_model
+    scalars = 2 * attentions + 4 * ffns + num_stacks(config) + (config.encoder_layers > 0)
+    return scalars - attentions * 4 * d - ffns * (d + config.ffn_dim) - site_norms(config)
+
+
+def merged_parameters(config):
+    """Return what merged attention saves: an attention and a norm per decoder layer."""
+    d = config.d_model
+    return -config.decoder_layers * (4 * (d * d + d) + 2 * d)
+
+
+def depth_scaled(power):
+    """Return Glorot's std times l^(-power)."""
+    return lambda stack, role, layer: (
+        glorot_std(stack, role, layer) * (layer**-power if layer else 1.0)
+    )
+
+
+def r_fixup_std(stack, role, layer):
+    """Return Glorot's std times R^(-1/6) on q, k, v and R^(-1/2) on fc1, 0 for out and fc2; R = 2 * 4 + 3 * 4."""
+    gains = {"q": 20 ** (-1 / 6), "k": 20 ** (-1 / 6), "v": 20 ** (-1 / 6), "fc1": 20**-0.5}
+    return glorot_std(stack, role, layer) * (gains | {"out": 0.0, "fc2": 0.0}).get(role, 1.0)
+
+
+def t_fixup_std(stack, role, layer):
+    """Return Glorot's std times 0.67 N^(-1/4) or (9 M)^(-1/4), 1/sqrt(2) on q and k; N = M = 4."""
+    gain = 0.67 * 4**-0.25 if stack == "encoder" else 36**-0.25
+    gains = {"q": 0.5**0.5, "k": 0.5**0.5, "embedding": 36**-0.25}
+    return glorot_std(stack, role, layer) * gains.get(role, gain)
+
+
+def scale_norm_std(stack, role, layer):
+    """Return sqrt(2 / (5 d)) in attention, Glorot's in the ffn, that of U(-0.01, 0.01) for embeddings."""
+    if role == "embedding":
+        return 0.01 / math.sqrt(3)
+    return glorot_std(stack, role, layer) if role.startswith("fc") else math.sqrt(2 / (5 * 64))
+
+
+def sub_ln_gain(stack, role, layer):
+    """Return Magneto's std at 4-4 layers; the decoder's plain cross-attention halves what is above 1 in v and out."""
+    decoder = math.log(3 * 4)
+    gain = {
+        "encoder": math.log(3 * 4) * math.log(2 * 4) / 3,
+        "decoder": decoder if role in ("fc1", "fc2") else (decoder + 1) / 2,
+    }[stack]
+    scaled = role in ("v", "out", "fc1", "fc2")
+    return glorot_std(stack, role, layer) * (gain**0.5 if scaled else 1.0)
+
+
+def hyper_parameters(per_site):
+    """Return what the maps of four streams add per site, and the final norms."""
+    return lambda config: final_norms(config) + per_site * sum(num_sites(config))
 
 
 def deepnorm_gain(stack):
@@ -65,5 +148,257 @@ CASES = [
         std=gained(deepnorm_gain),
         # a_0 = 0, so that the decoder does not see the encoder
         zero_gradient=("*.branch.*", "encoder_decoder/encoder.*"),
+    ),
+    SchemeCase(
+        name="ds_init",  # arXiv 1908.11365
+        equation=post_norm(1.0),
+        coefficients={(6, 6): (1.0, None), (100, 100): (1.0, None)},
+        std=depth_scaled(0.5),
+    ),
+    SchemeCase(
+        name="ds_init",  # arXiv 1908.11365
+        options={"merged": True},
+        architectures=("encoder_decoder",),
+        equation=post_norm(1.0),
+        coefficients={(6, 6): (1.0, None), (100, 100): (1.0, None)},
+        std=depth_scaled(0.5),
+        extra_parameters=merged_parameters,
+    ),
+    SchemeCase(
+        name="admin",  # arXiv 2004.08249
+        equation=admin,
+        coefficients={(6, 6): (None, 1.0), (100, 100): (None, 1.0)},
+        extra_parameters=lambda config: config.d_model * sum(num_sites(config)),
+    ),
+    SchemeCase(
+        name="admin",  # microsoft/admin-torch, O(log n)
+        options={"form": "log"},
+        equation=post_norm(math.sqrt(7 / math.log(7) - 1)),
+        coefficients={
+            (6, 6): (math.sqrt(19 / math.log(19) - 1), 1.0),
+            (100, 0): (math.sqrt(201 / math.log(201) - 1), 1.0),
+        },
+    ),
+    SchemeCase(
+        name="rezero",  # arXiv 2003.04887
+        equation=rezero,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=lambda config: (
+            config.encoder_layers + config.decoder_layers - site_norms(config)
+        ),
+        # s = 0, so that the decoder does not see the encoder
+        zero_gradient=(
+            "*.self.branch.*",
+            "*.cross.branch.*",
+            "*.ffn.branch.*",
+            "encoder_decoder/encoder.*",
+        ),
+    ),
+    SchemeCase(
+        name="r_fixup",  # arXiv 1901.09321
+        equation=r_fixup,
+        coefficients={(6, 6): (1.0, None), (100, 100): (1.0, None)},
+        std=r_fixup_std,
+        extra_parameters=r_fixup_parameters,
+        # out = fc2 = 0, so that the decoder does not see the encoder
+        zero_gradient=(
+            "*.branch.[qkv].*",
+            "*.branch.fc1.*",
+            "*.branch.*_shift",
+            "*.residual.*",
+            "encoder_decoder/encoder.*",
+        ),
+        policies={"scale": Policy(lr=0.1, weight_decay=0.0)},
+    ),
+    SchemeCase(
+        name="t_fixup",  # Huang et al., ICML 2020
+        equation=no_norm,
+        coefficients={
+            (6, 6): (1.0, 54**-0.25),
+            (100, 100): (1.0, 900**-0.25),
+            (18, 0): (1.0, 0.67 * 18**-0.25),
+        },
+        std=t_fixup_std,
+        extra_parameters=lambda config: -site_norms(config),
+    ),
+    SchemeCase(
+        name="scale_norm",  # arXiv 1910.05895
+        equation=scale_norm,
+        coefficients={(6, 6): (1.0, None), (100, 100): (1.0, None)},
+        std=scale_norm_std,
+        extra_parameters=lambda config: (
+            sum(num_sites(config)) + num_stacks(config) - site_norms(config)
+        ),
+    ),
+    SchemeCase(
+        name="mix_ln",  # arXiv 2412.13795
+        options={"ratio": 0.5},
+        equation=mix_ln,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=final_norms,
+    ),
+    SchemeCase(
+        name="layernorm_scaling",  # arXiv 2502.05795
+        equation=layernorm_scaling,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=final_norms,
+    ),
+    SchemeCase(
+        name="peri_ln",  # arXiv 2502.02732
+        equation=peri_ln,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=lambda config: site_norms(config) + 2 * final_norms(config),
+    ),
+    SchemeCase(
+        name="dyt",  # arXiv 2503.10622
+        equation=dyt,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        # a per norm, and a number on each stack's embedding
+        extra_parameters=lambda config: (
+            final_norms(config) + sum(num_sites(config)) + 2 * num_stacks(config)
+        ),
+    ),
+    SchemeCase(
+        name="sub_ln",  # arXiv 2210.06423, sections 2 and 3
+        equation=sub_ln,
+        coefficients={
+            (12, 0): (1.0, math.log(24) ** 0.5),
+            (0, 96): (1.0, math.log(192) ** 0.5),
+            (6, 6): (1.0, None),  # cross-attention has gain 1
+        },
+        std=sub_ln_gain,
+        extra_parameters=lambda config: (
+            final_norms(config) + num_sites(config)[1] * 2 * (config.d_model + config.ffn_dim)
+        ),
+    ),
+    *(
+        SchemeCase(
+            name="normformer",  # arXiv 2110.09456, section 2
+            options={"scale_residual": scale_residual},
+            equation=normformer,
+            coefficients={(6, 6): (alpha, 1.0), (100, 100): (alpha, 1.0)},
+            extra_parameters=lambda config, r=scale_residual: (
+                final_norms(config)
+                + num_sites(config)[0] * (2 * config.d_model + config.num_heads)
+                + num_sites(config)[1] * (2 * config.ffn_dim + r * config.d_model)
+            ),
+        )
+        for scale_residual, alpha in ((False, 1.0), (True, None))
+    ),
+    *(
+        SchemeCase(
+            name="hybrid_norm",  # arXiv 2503.04598, section 3; HybridNorm*
+            options={"first_pre_norm": star},
+            equation=hybrid_norm(star),
+            coefficients={(0, 6): (1.0, None), (0, 100): (1.0, None)},
+            std=lambda stack, role, layer: (
+                glorot_std(stack, role, layer) * (8**-0.5 if role in ("out", "fc2") else 1.0)
+            ),
+            # no input norm in attention but HybridNorm*'s first; q, k and v norms of 16 channels; a final norm
+            extra_parameters=lambda config, star=star: (
+                4 * (3 * 2 * 16 - 2 * 64) + (1 + star) * 2 * 64
+            ),
+        )
+        for star in (False, True)
+    ),
+    *(
+        SchemeCase(
+            name="completep",  # arXiv 2505.01618, table 1; depth-muP is exponent 0.5
+            options={"depth_exponent": a, "d_base": 8, "L_base": 1},
+            equation=completep(2**-a),
+            coefficients={(6, 6): (1.0, None), (100, 100): (1.0, None)},
+            std=lambda stack, role, layer: 0.02 / (8**0.5 if layer else 1),
+            extra_parameters=final_norms,
+            policies={
+                role: Policy(lr=2 ** (a - 1) / 2, weight_decay=2, eps=2**-a / 2)
+                for role in ("q", "k", "v", "out", "fc1", "fc2")
+            },
+        )
+        for a in (1.0, 0.5)
+    ),
+    SchemeCase(
+        name="keel",  # arXiv 2601.19895
+        equation=keel,
+        coefficients={
+            (0, 6): (None, 1.0),
+            (6, 6): (None, 1.0),
+        },  # the first layer has no skip scale
+        extra_parameters=lambda config: site_norms(config) * 3 // 4,  # in layers 2 to 4
+    ),
+    *(
+        SchemeCase(
+            name="b2t",  # arXiv 2206.00330, section 4
+            options={"rescale": rescale},
+            equation=b2t,
+            coefficients={(16, 16): (1.0, gain), (4, 16): (1.0, gain)},
+            std=lambda stack, role, layer, gain=gain: (
+                glorot_std(stack, role, layer) * (2 * gain if layer and gain < 1 else 1.0)
+            ),
+        )
+        for rescale, gain in ((False, 1.0), (True, 0.25))
+    ),
+    *(
+        SchemeCase(
+            name="resi_dual",  # arXiv 2304.14802, equation 5
+            options={"sum_scale": scale},
+            equation=resi_dual(scale),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=final_norms,
+        )
+        for scale in (1.0, 0.1)
+    ),
+    *(
+        SchemeCase(
+            name="dlcl",  # Wang et al., ACL 2019, section 4
+            options={"placement": placement},
+            equation=dlcl(placement),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config, pre=placement == "pre": (
+                final_norms(config) * pre
+                + num_stacks(config) * (4 * 2 * config.d_model + (4 + 1) ** 2)
+            ),
+        )
+        for placement in ("pre", "post")
+    ),
+    *(
+        SchemeCase(
+            name="hyper_connections",  # arXiv 2409.19606, equations 1 to 13; mHC: arXiv 2512.24880
+            options={"maps": kind},
+            equation=hyper_connections(maps),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=hyper_parameters(per_site),
+            zero_gradient=zero,
+        )
+        for kind, maps, per_site, zero in (
+            ("static", static_maps, 4 * 6, ()),
+            # W = 0, so that neither its gates nor its norms are felt
+            (
+                "dynamic",
+                dynamic_maps,
+                4 * 6 + 64 * 6 + 2 + 2 * 64,
+                ("*.maps.*gate", "*.maps.norm.*"),
+            ),
+            (
+                "manifold",
+                manifold_maps,
+                4 * 6 + 4 * 64 * 4 * 6 + 3 + 4 * 64,
+                ("*.maps.gates", "*.maps.norm.*"),
+            ),
+        )
+    ),
+    SchemeCase(
+        name="ngpt",  # arXiv 2410.01131, table 1 and section 2.6
+        equation=ngpt,
+        coefficients={(0, 6): (1.0, None), (0, 100): (1.0, None)},
+        std=lambda stack, role, layer: 64**-0.5,
+        # no norms and biases; a gate and an output matrix; steps, s_qk, s_u and s_v, s_z
+        extra_parameters=lambda config: (
+            4 * (64 * 128 - 4 * 64 - (4 * 64 + 128 + 64) + 3 * 64 + 2 * 128) + 200 * 64 + 199
+        ),
+        policies={
+            role: Policy(weight_decay=0) for role in ("q", "k", "v", "out", "fc1", "gate", "fc2")
+        }
+        | {"scale": Policy(lr=16**0.5, weight_decay=0)},
+        shape={"activation": "swiglu", "tie_embeddings": "none"},
     ),
 ]

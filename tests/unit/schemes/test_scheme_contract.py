@@ -1,9 +1,9 @@
 """Every check that deepnet offers for schemes, over the table of cases."""
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
+import cases
+import equations
 import pytest
 
 from deepnet.audit.scheme_checks import (
@@ -17,10 +17,6 @@ from deepnet.audit.scheme_checks import (
 )
 from deepnet.schemes.base import Policy
 from deepnet.schemes.catalogue import list_schemes
-
-_spec = importlib.util.spec_from_file_location("cases", Path(__file__).with_name("cases.py"))
-cases = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(cases)
 
 _DEEPNORM = next(case for case in cases.CASES if case.name == "deepnorm")
 
@@ -38,8 +34,8 @@ def test_the_scheme_holds(case, check):
 @pytest.mark.parametrize(
     ("check", "wrong"),
     [
-        (check_equation, {"equation": cases.post_norm(1.0)}),
-        (check_equation, {"equation": cases.post_norm(1.0, branch=6**0.25)}),
+        (check_equation, {"equation": equations.post_norm(1.0)}),
+        (check_equation, {"equation": equations.post_norm(1.0, branch=6**0.25)}),
         (check_coefficients, {"coefficients": {(6, 6): (1.0, 1.0), (9, 9): (1.0, 1.0)}}),
         (check_initial_std, {"std": cases.glorot_std}),
         (check_parameter_count, {"extra_parameters": lambda config: 1}),

@@ -1,0 +1,82 @@
+"""A Pre-LN without norms: in the place of each stands a trained hyperbolic tangent.
+
+    x <- x + f(N(x)),   N(x) = g * tanh(a x) + b,   a one trained number, g and b vectors;   N also ends a stack
+
+Source: Zhu et al., Transformers without Normalization, arXiv 2503.10622, and the authors' code.
+Cost: per site and per stack the parameters of a layer norm and one more, and one on the embedding. The model's own kind
+of norm and its eps are not used.
+Differs: the source has b in vision models only. Its number on the embedding, sqrt(d) at the start, is for language
+models. Its 7B language model starts a at 0.8 before attention and 0.2 elsewhere, its 34B one at 0.2 and 0.05, vision
+models at 0.5 as here. Weights start Glorot normal with gain 1. An encoder-decoder is ours. N does not cancel a scale of
+x, so that what DeepNorm and others derive for norms does not hold for it: it stands before the branches only.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from deepnet.errors import ConfigError
+from deepnet.schemes.base import (
+    Ends,
+    Learned,
+    Norm,
+    ResidualScheme,
+    Site,
+    SitePlan,
+    StackContext,
+    embedding_init,
+    glorot,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme(ResidualScheme):
+    """Pre-LN with a trained hyperbolic tangent in the place of every norm."""
+
+    equation: ClassVar[str] = "x <- x + f(g*tanh(a*x) + b)"
+    source: ClassVar[str] = "Zhu et al. 2025, arXiv 2503.10622"
+
+    attention: float = 0.5
+    """Where a starts before self- and cross-attention."""
+    ffn: float = 0.5
+    """Where a starts before the feed-forward branch."""
+    final: float = 0.5
+    """Where a starts at the end of a stack."""
+
+    def __post_init__(self) -> None:
+        for name in ("attention", "ffn", "final"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a positive number")
+
+    def site(self, context: StackContext, site: Site) -> SitePlan:
+        """Return a site with the tangent before its branch."""
+        start = self.ffn if site.kind == "ffn" else self.attention
+        return SitePlan(branch=site.kind, pre=_tanh(start), init=glorot())
+
+    def ends(self, context: StackContext) -> Ends:
+        """Return ends with the tangent in place of the final norm and a trained number on the embedding."""
+        return Ends(
+            embedding_multiplier=Learned(init=context.d_model**0.5),
+            final=_tanh(self.final),
+            init=embedding_init(context),
+        )
+
+
+def _tanh(start: float) -> Norm:
+    return Norm(lambda width: DynamicTanh(width, start))
+
+
+class DynamicTanh(nn.Module):
+    """g * tanh(a x) + b over the last axis, a one trained number."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor([start]))
+        self.g = nn.Parameter(torch.ones(width))
+        self.b = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return g * tanh(a x) + b of `x` [..., D]."""
+        return self.g * torch.tanh(self.a * x) + self.b

@@ -1,0 +1,302 @@
+"""Every scheme's equation: a whole stack as plain expressions, written without using the scheme."""
+
+import math
+
+import torch
+
+from deepnet.schemes.base import ONE
+
+
+def post_norm(skip, branch=1.0):
+    """x <- LN(skip * x + branch * f(x)) at every site."""
+
+    def equation(x, parts):
+        for site in parts.sites:
+            x = site.residual.post(skip * x + branch * site.f(x))
+        return x
+
+    return equation
+
+
+def pre_norm(x, parts):
+    """x <- x + f(LN(x)) at every site, a norm at the end."""
+    for site in parts.sites:
+        x = x + site.f(site.residual.pre(x))
+    return parts.ends.final(x)
+
+
+def no_norm(x, parts):
+    """x <- x + f(x) at every site."""
+    for site in parts.sites:
+        x = x + site.f(x)
+    return x
+
+
+def admin(x, parts):
+    """x <- LN(w * x + f(x)), w a vector per site."""
+    for site in parts.sites:
+        x = site.residual.post(site.residual.skip.factor * x + site.f(x))
+    return x
+
+
+def rezero(x, parts):
+    """x <- x + s * f(x), s the same number at the three sites of a layer."""
+    for site in parts.sites:
+        first_of_layer = parts.sites[site.site.index - 1 - (site.site.index - 1) % 3]
+        x = x + first_of_layer.residual.branch.factor * site.f(x)
+    return x
+
+
+def r_fixup(x, parts):
+    """x <- x + s * MHA(x - c), x <- x + s * W2 (relu(W1 (x - c1) - c2) - c3), x - c at the end of a decoder."""
+    for site in parts.sites:
+        entered = x - site.residual.shift
+        if site.site.kind == "ffn":
+            hidden = torch.relu(
+                entered @ site.branch.fc1.weight.T - site.branch.preactivation_shift
+            )
+            y = (hidden - site.branch.activation_shift) @ site.branch.fc2.weight.T
+        else:
+            y = site.f(entered)
+        x = x + site.residual.branch.factor * y
+    return x - parts.ends.shift
+
+
+def scale_norm(x, parts):
+    """x <- x + f(g x / |x|), the same norm at the end."""
+    for site in parts.sites:
+        x = x + site.f(site.residual.pre.g * x / x.square().sum(-1, keepdim=True).sqrt())
+    return parts.ends.final.g * x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def mix_ln(x, parts):
+    """Post-LN in the first of two layers, Pre-LN in the second, a norm at the end."""
+    for site in parts.sites:
+        post, pre = site.residual.post, site.residual.pre
+        x = post(x + site.f(x)) if site.site.layer == 1 else x + site.f(pre(x))
+    return parts.ends.final(x)
+
+
+def layernorm_scaling(x, parts):
+    """x <- x + f(LN(x) / sqrt(l)), an unscaled norm at the end."""
+    for site in parts.sites:
+        norm = site.residual.pre if site.site.layer == 1 else site.residual.pre.norm
+        x = x + site.f(norm(x) / math.sqrt(site.site.layer))
+    return parts.ends.final(x)
+
+
+def peri_ln(x, parts):
+    """x <- x + LN_out(f(LN_in(x))), a norm at the end."""
+    for site in parts.sites:
+        x = x + site.residual.out(site.f(site.residual.pre(x)))
+    return parts.ends.final(x)
+
+
+def dyt(x, parts):
+    """x <- x + f(g * tanh(a x) + b), the same in place of the final norm."""
+    for norm, site in ((site.residual.pre, site) for site in parts.sites):
+        x = x + site.f(norm.g * torch.tanh(norm.a * x) + norm.b)
+    final = parts.ends.final
+    return final.g * torch.tanh(final.a * x) + final.b
+
+
+def same(y):
+    return y
+
+
+def attention(site, x, *, multiplier=8**-0.5, q=same, k=same, v=same, heads=same):
+    """Attention written out, with what may happen to q, k and v [B, H, T, K] and to the heads' outputs [B, T, H, K]."""
+    branch, cross = site.branch, site.site.kind == "cross"
+    read = site.inputs.memory if cross else x
+    queries, keys, values = (
+        norm(project(source).unflatten(-1, (branch.num_heads, -1)).transpose(1, 2))
+        for norm, project, source in ((q, branch.q, x), (k, branch.k, read), (v, branch.v, read))
+    )
+    scores = multiplier * queries @ keys.transpose(2, 3)
+    if site.inputs.causal and not cross:
+        future = torch.ones_like(scores, dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    return branch.out(heads((scores.softmax(-1) @ values).transpose(1, 2)).reshape(x.shape))
+
+
+def feed_forward(site, x, norm=same):
+    """The feed-forward branch with a norm after its activation."""
+    return site.branch.fc2(norm(site.branch.fc1(x).relu()))
+
+
+def sub_ln(x, parts):
+    for site in parts.sites:
+        n = site.residual.pre(x)
+        if site.site.kind == "ffn":
+            x = x + feed_forward(site, n, site.branch.activation_norm)
+        elif site.site.kind == "cross":
+            x = x + attention(site, n)
+        else:
+            x = x + attention(site, n, heads=_flat(site.branch.heads_norm))
+    return parts.ends.final(x)
+
+
+def _flat(norm):
+    return lambda y: norm(y.flatten(2))
+
+
+def normformer(x, parts):
+    for site in parts.sites:
+        n, residual = site.residual.pre(x), site.residual
+        if site.site.kind == "ffn":
+            r = residual.skip.factor if residual.plan.skip != ONE else 1.0
+            x = r * x + feed_forward(site, n, site.branch.activation_norm)
+        else:
+            h = site.branch.head_scale.factor
+            x = x + residual.out(attention(site, n, heads=h[:, None].mul))
+    return parts.ends.final(x)
+
+
+def hybrid_norm(first_pre_norm):
+    def equation(x, parts):
+        for site in parts.sites:
+            branch, pre, first = site.branch, site.residual.pre, site.site.layer == 1
+            if site.site.kind == "self":
+                n = pre(x) if first and first_pre_norm else x
+                x = x + attention(site, n, q=branch.q_norm, k=branch.k_norm, v=branch.v_norm)
+            else:
+                n = pre(x)
+                x = (x if first and first_pre_norm else n) + feed_forward(site, n)
+        return parts.ends.final(x)
+
+    return equation
+
+
+def completep(branch):
+    def equation(x, parts):
+        for site in parts.sites:
+            n = site.residual.pre(x)
+            ffn = site.site.kind == "ffn"
+            y = feed_forward(site, n) if ffn else attention(site, n, multiplier=1 / 8)
+            x = x + branch * y
+        return parts.ends.final(x)
+
+    return equation
+
+
+def keel(x, parts):
+    for site in parts.sites:
+        y = site.f(site.residual.pre(x))
+        x = x + y if site.site.layer == 1 else site.residual.post(6 * x + y)
+    return x
+
+
+def b2t(x, parts):
+    for one, two, three in zip(*[iter(parts.sites)] * 3, strict=True):
+        a = one.residual.post(x + one.f(x))
+        b = two.residual.post(a + two.f(a))
+        x = three.residual.post(x + b + three.f(b))
+    return x
+
+
+def resi_dual(scale):
+    def equation(x, parts):
+        d = scale * x
+        for site in parts.sites:
+            y = site.f(x)
+            x, d = site.residual.post(x + y), d + scale * y
+        return x + parts.ends.final(d)
+
+    return equation
+
+
+def dlcl(placement):
+    def equation(x, parts):
+        layers = [parts.sites[:3], parts.sites[3:]]
+        held = [layer[-1].residual.extra for layer in layers]
+        columns = [parts.sites[0].residual.extra["embedding"].weight]
+        columns += [extra["column"].weight for extra in held]
+
+        def combine(outputs):  # a row of W over the outputs there are
+            row = len(outputs) - 1
+            return sum(columns[k][row - k] * y for k, y in enumerate(outputs))
+
+        outputs = [x]
+        x = combine(outputs)
+        for layer, extra in zip(layers, held, strict=True):
+            for site in layer:
+                r = site.residual
+                x = x + site.f(r.pre(x)) if placement == "pre" else r.post(x + site.f(x))
+            outputs.append(extra["norm"](x) if placement == "pre" else x)
+            x = combine(outputs)
+            x = x if placement == "pre" else extra["norm"](x)
+        return parts.ends.final(x) if placement == "pre" else x
+
+    return equation
+
+
+def hyper_connections(maps):
+    """Stream by stream; `maps` returns A_m, B and A_r as [n], [n] and [n][n] of what multiplies [B, T, D]."""
+
+    def equation(x, parts):
+        h = [x] * 4
+        for site in parts.sites:
+            a_m, b, a_r = maps(site.residual.extra["maps"], h)
+            read = sum(a_m[i] * h[i] for i in range(4))
+            y = site.f(site.residual.pre(read))
+            h = [sum(a_r[i][j] * h[i] for i in range(4)) + b[j] * y for j in range(4)]
+        return parts.ends.final(sum(h) / 4)
+
+    return equation
+
+
+def static_maps(module, h):
+    return module.table[:, 0], module.table[:, 1], module.table[:, 2:]
+
+
+def dynamic_maps(module, h):
+    a, b, w = module.read_and_mix_gate, module.write_gate, module.weight
+    a_m, b_0, a_r = static_maps(module.static, h)
+    normed = [module.norm(stream) for stream in h]
+    return (
+        [a_m[i] + a * (n @ w[:, [0]]).tanh() for i, n in enumerate(normed)],
+        [b_0[i] + b * (n @ w[:, [1]]).tanh() for i, n in enumerate(normed)],
+        [
+            [a_r[i][j] + a * (n @ w[:, [2 + j]]).tanh() for j in range(4)]
+            for i, n in enumerate(normed)
+        ],
+    )
+
+
+def manifold_maps(module, h):
+    content = (module.norm(torch.cat(h, dim=-1)) @ module.weight).unflatten(-1, (4, 6))
+    read, write, mix = module.gates
+    rows = module.table
+    a_r = (rows[:, 2:] + mix * content[..., 2:]).exp()  # [B, T, i, j]
+    for _ in range(20):
+        a_r = a_r / a_r.sum(-1, keepdim=True)
+        a_r = a_r / a_r.sum(-2, keepdim=True)
+    return (
+        [(rows[i, 0] + read * content[..., i, [0]]).sigmoid() for i in range(4)],
+        [2 * (rows[i, 1] + write * content[..., i, [1]]).sigmoid() for i in range(4)],
+        [[a_r[..., i, [j]] for j in range(4)] for i in range(4)],
+    )
+
+
+def unit(x):
+    return x / x.square().sum(-1, keepdim=True).sqrt()
+
+
+def ngpt(x, parts):
+    for site in parts.sites:
+        branch, step = site.branch, 0.05 * site.residual.extra["step"].factor.abs()
+        if site.site.kind == "self":
+            s = branch.q_norm.scale
+            y = attention(
+                site,
+                x,
+                multiplier=8**0.5,
+                q=lambda q, s=s: s * unit(q),
+                k=lambda k, s=s: s * unit(k),
+            )
+        else:
+            u = branch.preactivation_scale.factor * branch.fc1(x)
+            v = branch.gate_scale.factor * branch.gate(x)
+            y = branch.fc2(u * v * v.sigmoid())
+        x = unit(x + step * (unit(y) - x))
+    return x
