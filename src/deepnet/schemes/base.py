@@ -281,6 +281,8 @@ class ResidualScheme:
     source: ClassVar[str] = ""
     folds_to: ClassVar[str | None] = None
     architectures: ClassVar[tuple[Architecture, ...]] = ALL_ARCHITECTURES
+    warmup: ClassVar[bool] = True
+    """Whether its source warms the learning rate up; False: a recipe that says nothing of it starts at the peak."""
 
     def site(self, context: StackContext, site: Site) -> SitePlan:
         """Return the plan of one site."""

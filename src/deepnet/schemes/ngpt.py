@@ -6,7 +6,7 @@
     after each update every row of length d of every matrix (column of out and fc2) is given unit length
 
 Source: Loshchilov et al., nGPT, arXiv 2410.01131, and NVIDIA/ngpt. Meant to be trained without weight decay, which has
-no effect here, and without warm-up: set schedule.warmup_steps = 0.
+no effect here, and without warm-up.
 Cost: no norms to train and no biases; per layer 2 d for the steps, d for s_qk, ffn_dim each for s_u and s_v.
 Differs: the source stores each scale as a small number times a constant; here the learning rate of all scales is
 multiplied by sqrt(d) instead, which under Adam is the same. s_qk^2 multiplies q alone, the same product. With rotary
@@ -51,6 +51,7 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- unit(x + |a|*(unit(f(x)) - x)), unit weight rows"
     source: ClassVar[str] = "Loshchilov et al. 2024, arXiv 2410.01131"
+    warmup: ClassVar[bool] = False
     architectures: ClassVar[tuple[Architecture, ...]] = ("decoder_only",)
 
     step: float = 0.05

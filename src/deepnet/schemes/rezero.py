@@ -21,6 +21,7 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + s*f(x), s trained, 0 at the start"
     source: ClassVar[str] = "Bachlechner et al. 2020, arXiv 2003.04887"
+    warmup: ClassVar[bool] = False
     folds_to: ClassVar[str | None] = "no_norm"
 
     def site(self, context: StackContext, site: Site) -> SitePlan:

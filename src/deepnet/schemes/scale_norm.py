@@ -36,6 +36,7 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + f(g*x/|x|)"
     source: ClassVar[str] = "Nguyen and Salazar 2019, arXiv 1910.05895"
+    warmup: ClassVar[bool] = False
 
     fix_norm: bool = True
     """FixNorm: embedding rows enter every use at unit length, and start from U(-0.01, 0.01)."""

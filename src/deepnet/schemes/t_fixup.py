@@ -4,8 +4,7 @@
     embeddings N(0, 1/d) times (9 N)^(-1/4) of the encoder, (9 M)^(-1/4) of the decoder
 
 Source: Huang et al., Improving Transformer Optimization Through Better Initialization (ICML 2020), and the authors'
-code. To be trained without warm-up, at 5e-4 from the first update: schedule.warmup_steps = 0, or under inverse_sqrt,
-which falls from warmup_steps on, schedule.warmup_init_lr = optimizer.lr.
+code, which train without warm-up, at 5e-4 from the first update.
 Cost: post_ln's parameters less all norms. Nothing bounds x: beware of fp16.
 Differs: with one matrix for all embeddings the authors' code takes the encoder's factor and skips the decoder's; here
 that is refused where the two differ (N is not M). A vocabulary tied to the decoder's embedding is scaled with it, as
@@ -34,6 +33,7 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + f(x), small gains by depth"
     source: ClassVar[str] = "Huang et al. 2020, ICML"
+    warmup: ClassVar[bool] = False
     folds_to: ClassVar[str | None] = "no_norm"
 
     def site(self, context: StackContext, site: Site) -> SitePlan:

@@ -1,0 +1,267 @@
+"""Every scheme on Multi30k at 18 + 18 layers: which train, which stop at word frequencies, which diverge.
+
+    DEEPNET_DATA=FOLDER python benchmarks/scheme_grid.py --out runs/scheme_grid
+    python benchmarks/scheme_grid.py --out runs/scheme_grid --render
+
+A cell is a scheme, a learning rate (one for all, or the source's own) and a seed. Cells run in processes of one thread
+each; what has a result is not run again, and a cell that was stopped goes on from its last checkpoint.
+
+The rule by which a cell is named, fixed before the first was run:
+
+    diverged   a loss or gradient that is not finite, or a last validation loss above that of equal odds, ln(V - 1)
+    plateau    a last validation loss of no less than the entropy of the words' frequencies, less 0.1 nats
+    trains     the rest
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from deepnet.errors import DivergenceError
+from deepnet.pipeline.preparing import prepare_data
+from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.pipeline.run import run_recipe
+from deepnet.record import read_jsonl, write_json
+from deepnet.schemes.catalogue import scheme_table
+from measuring import commit, device, versions
+
+HERE = Path(__file__).resolve().parent
+RECIPE = HERE / "scheme_grid.toml"
+RESULTS = HERE.parent / "results" / "scheme_grid"
+SEEDS = (1, 2)
+
+OWN_RATES: dict[str, tuple[str, ...]] = {
+    # DeepNet, appendix D: 5e-4 to 1.5e-3, its No-LN rows 5e-4
+    "post_ln": ("optimizer.lr=5e-4",),
+    "pre_ln": ("optimizer.lr=1.5e-3",),
+    "post_ln_init": ("optimizer.lr=1.5e-3",),
+    "deepnorm": ("optimizer.lr=1.5e-3",),
+    "branchnorm": ("optimizer.lr=1.5e-3",),
+    "rezero": ("optimizer.lr=5e-4", "schedule.warmup_steps=0"),
+    "r_fixup": ("optimizer.lr=5e-4",),
+    "t_fixup": ("optimizer.lr=5e-4", "schedule.warmup_steps=0"),
+    "admin": ("optimizer.lr=1e-3", "optimizer.name=radam"),
+    "dlcl": ("optimizer.lr=2e-3",),
+    "normformer": ("optimizer.lr=3e-3",),
+    "hybrid_norm": ("optimizer.lr=3e-4",),
+}
+"""What a scheme's authors trained with, where they say so; a warm-up of theirs becomes the grid's first third."""
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "branchnorm": ("scheme.T=100",),  # its 4,000 updates are more than the grid has
+    "completep": ("optimizer.eps=1e-12",),
+}
+"""What a scheme needs here that its defaults or the grid's do not give."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of the grid."""
+
+    scheme: str
+    rate: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the cell's folder."""
+        return f"{self.scheme}-{self.rate}-seed{self.seed}"
+
+    def recipe(self) -> Recipe:
+        """Return the grid's recipe with what is this cell's."""
+        own = OWN_RATES[self.scheme] if self.rate == "own" else ()
+        settings = (f"scheme.name={self.scheme}", f"training.seed={self.seed}")
+        return load_recipe(RECIPE, [*settings, *OPTIONS.get(self.scheme, ()), *own])
+
+
+def all_cells() -> list[Cell]:
+    """Return every cell: first one seed of all schemes, so that a part of the grid is already a table."""
+    schemes = [row["name"] for row in scheme_table() if "encoder_decoder" in row["architectures"]]
+    rates = [(scheme, "shared") for scheme in schemes]
+    rates += [(scheme, "own") for scheme in schemes if scheme in OWN_RATES]
+    return [Cell(scheme, rate, seed) for seed in SEEDS for scheme, rate in rates]
+
+
+def run_cell(cell: Cell, out: Path) -> None:
+    """Train one cell, from its last checkpoint where there is one, and write what became of it."""
+    run = out / cell.name
+    try:
+        run_recipe(cell.recipe(), out=run, resume=(run / "recipe.json").exists(), score=False)
+        stopped = ""
+    except DivergenceError as error:
+        stopped = str(error)
+    records = read_jsonl(run / "metrics.jsonl")
+    losses = {r["step"]: r["validation_loss"] for r in records if "validation_loss" in r}
+    write_json(result_path(cell, out), {**asdict(cell), "losses": losses, "stopped": stopped})
+
+
+def result_path(cell: Cell, out: Path) -> Path:
+    """Return where a finished cell's result stands."""
+    return out / f"{cell.name}.json"
+
+
+def run_grid(cells: list[Cell], out: Path, processes: int) -> None:
+    """Run what has no result yet, several cells at a time, one thread each."""
+    left = [cell for cell in cells if not result_path(cell, out).exists()]
+    print(f"{len(left)} of {len(cells)} cells to run", flush=True)
+    with ThreadPoolExecutor(processes) as pool:
+        for cell, code in zip(left, pool.map(partial(start_cell, out=out), left), strict=True):
+            print(f"{cell.name}: {'done' if code == 0 else f'exit code {code}'}", flush=True)
+
+
+def start_cell(cell: Cell, out: Path) -> int:
+    """Run one cell in a process of its own, its messages in a file beside its result."""
+    arguments = [cell.scheme, cell.rate, str(cell.seed)]
+    command = [sys.executable, __file__, "--out", str(out), "--cell", *arguments]
+    with (out / f"{cell.name}.log").open("w") as log:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
+
+
+def word_entropy(recipe: Recipe) -> tuple[float, float]:
+    """Return the valid part's loss in nats under the training part's token frequencies, and under equal odds."""
+    data = prepare_data(recipe)
+    trained, held_out = (
+        Counter(token for pair in data.dataset(part) for token in pair[1].tolist())
+        for part in ("train", "valid")
+    )
+    size = data.tokenizers.target.vocab_size - 1
+    total = (
+        sum(trained.values()) + size
+    )  # one is added to every count: no token of valid is impossible
+    nats = sum(n * -math.log((trained[token] + 1) / total) for token, n in held_out.items())
+    return nats / sum(held_out.values()), math.log(size)
+
+
+def outcome(result: dict[str, Any], entropy: float, equal_odds: float) -> str:
+    """Name what became of a cell by the rule above."""
+    last = list(result["losses"].values())[-1:]
+    if result["stopped"] or not last or last[0] > equal_odds:
+        return "diverged"
+    return "plateau" if last[0] >= entropy - 0.1 else "trains"
+
+
+def render(out: Path) -> None:
+    """Write the table, the figure and the losses of all finished cells into results/."""
+    cells = [cell for cell in all_cells() if result_path(cell, out).exists()]
+    results = [json.loads(result_path(cell, out).read_text()) for cell in cells]
+    entropy, equal_odds = word_entropy(load_recipe(RECIPE))
+    for result in results:
+        result["outcome"] = outcome(result, entropy, equal_odds)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    write_json(
+        RESULTS / "metrics.json",
+        {
+            "word_entropy": entropy,
+            "equal_odds": equal_odds,
+            "device": device(),
+            "versions": versions(),
+            "commit": commit(),
+            "cells": results,
+        },
+    )
+    (RESULTS / "table.md").write_text(table(results, entropy, equal_odds))
+    draw(results, entropy, RESULTS / "figure.png")
+
+
+def table(results: list[dict[str, Any]], entropy: float, equal_odds: float) -> str:
+    """Return the table of last validation losses, the lowest first."""
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        rows.setdefault((result["scheme"], result["rate"]), []).append(result)
+    lines = [
+        "Validation loss in nats per target token after 300 updates; "
+        f"word frequencies alone give {entropy:.2f}, equal odds {equal_odds:.2f}.",
+        "",
+        f"| scheme | learning rate | {' | '.join(f'seed {seed}' for seed in SEEDS)} | outcome |",
+        "| --- | --- " + "| --- " * (len(SEEDS) + 1) + "|",
+    ]
+    for (scheme, rate), found in sorted(rows.items(), key=lambda row: mean_loss(row[1])):
+        losses = {result["seed"]: f"{last_loss(result):.3f}" for result in found}
+        cells = " | ".join(losses.get(seed, "-") for seed in SEEDS)
+        names = ", ".join(sorted({result["outcome"] for result in found}))
+        lines.append(f"| `{scheme}` | {rate} | {cells} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def last_loss(result: dict[str, Any]) -> float:
+    """Return the last validation loss, infinity where there is none."""
+    return list(result["losses"].values())[-1] if result["losses"] else math.inf
+
+
+def mean_loss(results: list[dict[str, Any]]) -> float:
+    """Return the mean of the last validation losses."""
+    return statistics.mean(last_loss(result) for result in results)
+
+
+def draw(results: list[dict[str, Any]], entropy: float, path: Path) -> None:
+    """Draw every scheme's last validation loss as a dot per seed, the two learning rates apart."""
+    order = sorted(
+        {r["scheme"] for r in results},
+        key=lambda s: mean_loss([r for r in results if r["scheme"] == s]),
+    )
+    figure = Figure(figsize=(7.5, 0.28 * len(order) + 1.5), layout="constrained")
+    axes = figure.add_subplot()
+    for rate, marker, colour in (("shared", "o", "#0072B2"), ("own", "^", "#D55E00")):
+        found = [r for r in results if r["rate"] == rate and math.isfinite(last_loss(r))]
+        places = [order.index(r["scheme"]) for r in found]
+        axes.plot(
+            [last_loss(r) for r in found],
+            places,
+            marker,
+            color=colour,
+            label=f"{rate} learning rate",
+        )
+    axes.axvline(
+        entropy, color="black", linestyle="--", linewidth=1, label="word frequencies alone"
+    )
+    axes.set_yticks(range(len(order)), order)
+    axes.invert_yaxis()
+    axes.set_xlabel("validation loss after 300 updates, nats per target token")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=150)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--schemes", nargs="*", help="only these")
+    parser.add_argument("--cell", nargs=3, metavar=("SCHEME", "RATE", "SEED"))
+    parser.add_argument(
+        "--render", action="store_true", help="write results/ from what is finished"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.cell:
+        scheme, rate, seed = options.cell
+        run_cell(Cell(scheme, rate, int(seed)), options.out)
+    elif options.render:
+        render(options.out)
+    else:
+        prepare_data(load_recipe(RECIPE), report=print)
+        cells = [c for c in all_cells() if not options.schemes or c.scheme in options.schemes]
+        run_grid(cells, options.out, options.processes)
+
+
+if __name__ == "__main__":
+    main()

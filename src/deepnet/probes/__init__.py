@@ -1,0 +1,1 @@
+"""Measurements of any model that change none of it."""

@@ -1,0 +1,141 @@
+"""The gradient on its way down a post-norm stack, taken apart site by site and measured.
+
+For a site x_{l+1} = LN(y_l), y_l = s * x_l + a * f(x_l), the chain rule gives
+
+    dL/dx_l = dL/dx_L * product over k of dLN(y_k)/dy_k * (s + a * df(x_k)/dx_k)
+
+that is: what the loss sends back, the norms' factors, and the residual factors, which are 1 + df/dx in Post-LN,
+alpha + df/dx in DeepNorm and 1 + a_t df/dx in BranchNorm. BranchNorm starts at a_0 = 0, where y is already normalised
+and every factor is 1. Each factor is measured in the direction the gradient really takes, so their product is exact;
+the norm's is set beside the estimate sqrt(d) / |y|.
+
+Source: Liu et al., BranchNorm, arXiv 2305.02790, equations 4 to 9, which take the gradient apart so; the terms here are
+derived from the scheme's definition by the chain rule.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepnet.schemes.base import Site
+from deepnet.theory.jacobian import expected_norms
+from deepnet.theory.live_model import post_norm_sites, scale_factor
+from deepnet.transformer.layers import Sublayer
+from deepnet.transformer.models import Transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientTerms:
+    """The factors by which one site changes the norm of the gradient that passes it."""
+
+    site: Site
+    arriving: float
+    """||dL/dx_{l+1}||, before this site."""
+    norm: float
+    """||dL/dy_l|| over what arrives: the norm's factor."""
+    norm_estimate: float
+    """Mean of sqrt(d) / |y_l| over the positions: what the norm's factor should be."""
+    skip: float
+    """||s * dL/dy_l|| over ||dL/dy_l||: the residual factor without its branch."""
+    branch: float
+    """||a * df/dx applied to dL/dy_l|| over ||dL/dy_l||: the branch's part of the residual factor."""
+    residual: float
+    """||dL/dx_l|| over ||dL/dy_l||: the residual factor."""
+    weights: float
+    """Norm of the gradient of all the branch's matrices and biases."""
+
+    @property
+    def leaving(self) -> float:
+        """Return ||dL/dx_l||, after this site: the product of the three."""
+        return self.arriving * self.norm * self.residual
+
+
+@dataclass
+class _Passage:
+    """The tensors of one site in one forward pass: x_l, y_l and x_{l+1}."""
+
+    entered: list[Tensor] = field(default_factory=list)
+    summed: list[Tensor] = field(default_factory=list)
+    left: list[Tensor] = field(default_factory=list)
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the three; each must have been seen once."""
+        (x,), (y,), (out,) = self.entered, self.summed, self.left
+        return x, y, out
+
+
+def gradient_terms(model: Transformer, loss: Callable[[], Tensor]) -> list[GradientTerms]:
+    """Return the factors of every site, the encoder's first, in the order of the stream; no gradient is left behind.
+
+    `loss` runs the model once, without recomputation, and returns a scalar.
+    """
+    sites = [site for stack in model.stacks() for site in post_norm_sites(stack)]
+    with _watching(sites) as passages:
+        value = loss()
+    tensors = [tensor for passage in passages for tensor in passage.tensors()]
+    weights = [parameter for site in sites for parameter in site.branch.parameters()]
+    found = torch.autograd.grad(value, [*tensors, *weights], materialize_grads=True)
+    streams, matrices = iter(found[: len(tensors)]), iter(found[len(tensors) :])
+    return [
+        _terms(site, passage, [next(streams) for _ in range(3)], _weights_norm(site, matrices))
+        for site, passage in zip(sites, passages, strict=True)
+    ]
+
+
+@contextmanager
+def _watching(sites: list[Sublayer]) -> Iterator[list[_Passage]]:
+    """Record what passes each site while this is open."""
+    passages = [_Passage() for _ in sites]
+    with ExitStack() as hooks:
+        for site, passage in zip(sites, passages, strict=True):
+            post = site.residual.post
+            assert post is not None
+            hooks.callback(site.residual.register_forward_pre_hook(_keep_skip(passage)).remove)
+            hooks.callback(post.register_forward_hook(_keep_norm(passage)).remove)
+        yield passages
+
+
+def _keep_skip(passage: _Passage) -> Callable[[nn.Module, Any], None]:
+    return lambda module, args: passage.entered.append(args[0])
+
+
+def _keep_norm(passage: _Passage) -> Callable[[nn.Module, Any, Tensor], None]:
+    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
+        passage.summed.append(args[0])
+        passage.left.append(output)
+
+    return keep
+
+
+def _weights_norm(site: Sublayer, gradients: Iterator[Tensor]) -> float:
+    """Return the norm of the next gradients, as many as the branch has parameters."""
+    own = [next(gradients).norm() for _ in site.branch.parameters()]
+    return float(torch.stack(own).norm())
+
+
+def _terms(
+    site: Sublayer, passage: _Passage, gradients: list[Tensor], weights: float
+) -> GradientTerms:
+    below, summed, above = gradients
+    through_skip = scale_factor(site.residual.skip).to(summed) * summed
+    _, y, _ = passage.tensors()
+    return GradientTerms(
+        site=site.residual.site,
+        arriving=float(above.norm()),
+        norm=_ratio(summed, above),
+        norm_estimate=float(expected_norms(y).mean()),
+        skip=_ratio(through_skip, summed),
+        branch=_ratio(below - through_skip, summed),
+        residual=_ratio(below, summed),
+        weights=weights,
+    )
+
+
+def _ratio(part: Tensor, whole: Tensor) -> float:
+    """Return ||part|| / ||whole||, 0 where nothing arrives."""
+    length = float(whole.norm())
+    return float(part.norm()) / length if length else 0.0

@@ -1,0 +1,147 @@
+"""The theorems' quantities read off a model's own weights: v, w and alpha of every post-norm site, and its steps."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepnet.errors import ConfigError
+from deepnet.schemes.base import Role, Stream
+from deepnet.theory.bounds import (
+    SiteScales,
+    encoder_decoder_update,
+    root_mean_square,
+    stack_update,
+)
+from deepnet.transformer.attention import Attention
+from deepnet.transformer.layers import Sublayer
+from deepnet.transformer.models import Transformer
+from deepnet.transformer.scales import FixedScale, LearnedScale, ScheduledScale
+from deepnet.transformer.stacks import Stack
+
+
+class BranchMatrices(NamedTuple):
+    """The two matrices of a branch whose product scales it; q, k and a gate are not among them."""
+
+    v: Tensor
+    w: Tensor
+
+
+def post_norm_sites(stack: Stack) -> list[Sublayer]:
+    """Return the sites of a stack in order; raises ConfigError where the theorems do not apply."""
+    sites = [module for module in stack.modules() if isinstance(module, Sublayer)]
+    plans = [site.residual.plan for site in sites]
+    ordinary = all(p.post is not None and p.pre is None and p.out is None for p in plans)
+    if not ordinary or type(stack.stream) is not Stream:
+        raise ConfigError(
+            f"the {stack.name} is not made of sites LN(alpha * x + f(x)), which is all that the theory treats"
+        )
+    return sites
+
+
+def branch_matrices(site: Sublayer) -> BranchMatrices:
+    """Return v and out of an attention, fc1 and fc2 of a feed-forward, by their roles."""
+    roles: dict[Role, Tensor] = dict(site.branch.roles())
+    if site.kind == "ffn":
+        return BranchMatrices(roles["fc1"], roles["fc2"])
+    return BranchMatrices(roles["v"], roles["out"])
+
+
+def site_scales(stack: Stack) -> list[SiteScales]:
+    """Return the measured v, w and alpha of each site."""
+    return [_measure(site) for site in post_norm_sites(stack)]
+
+
+def gain(weight: Tensor) -> float:
+    """Return the root mean square of a matrix [fan_out, fan_in] in units of Glorot's standard deviation."""
+    return float(root_mean_square(weight)) / math.sqrt(2.0 / sum(weight.shape))
+
+
+def scale_factor(scale: nn.Module | float) -> Tensor:
+    """Return the value of a site's scale: a number as a tensor of no dimension, a module's as it is."""
+    if isinstance(scale, (FixedScale, LearnedScale, ScheduledScale)):
+        return scale.factor.detach().double()
+    assert not isinstance(scale, nn.Module)
+    return torch.tensor(scale, dtype=torch.float64)
+
+
+def copy_matrices(model: Transformer) -> dict[str, list[BranchMatrices]]:
+    """Return a copy of every site's two matrices by stack, to compare later ones with."""
+    return {
+        stack.name: [
+            BranchMatrices(*(m.detach().clone() for m in branch_matrices(site)))
+            for site in post_norm_sites(stack)
+        ]
+        for stack in model.stacks()
+    }
+
+
+def site_steps(before: Sequence[BranchMatrices], after: Sequence[BranchMatrices]) -> list[float]:
+    """Return ||theta* - theta||, Euclidean over both matrices, of each site."""
+    return [
+        float(torch.stack([(b - a).double().norm() for a, b in zip(*pair, strict=True)]).norm())
+        for pair in zip(before, after, strict=True)
+    ]
+
+
+def predicted_update(model: Transformer, before: dict[str, list[BranchMatrices]]) -> float:
+    """Return Theorem 4.2's or 4.3's update of the last stack's output since `before`, by the present v, w and alpha.
+
+    The theorems treat width 1. For any width, this predicts the root mean square over the output's elements.
+    """
+    now = copy_matrices(model)
+    steps = {name: site_steps(before[name], now[name]) for name in now}
+    scales = {stack.name: site_scales(stack) for stack in model.stacks()}
+    if len(scales) == 1:
+        (name,) = scales
+        return stack_update(scales[name], steps[name])
+    return encoder_decoder_update(
+        scales["encoder"],
+        scales["decoder"],
+        encoder_steps=steps["encoder"],
+        decoder_steps=steps["decoder"],
+    )
+
+
+def attention_magnitudes(model: Transformer, forward: Callable[[], Any]) -> list[float]:
+    """Return Lemma 4.1's quantity in every attention: magnitude of the mixed values over that of the values."""
+    magnitudes: list[float] = []
+    values: dict[int, Tensor] = {}
+
+    def keep_values(owner: Attention) -> Callable[..., None]:
+        return lambda module, args, output: values.__setitem__(id(owner), output)
+
+    def compare(owner: Attention) -> Callable[..., None]:
+        return lambda module, args: magnitudes.append(
+            float(root_mean_square(args[0]) / root_mean_square(values[id(owner)]))
+        )
+
+    with torch.no_grad(), ExitStack() as hooks:
+        for attention in _attentions(model):
+            hooks.callback(attention.v.register_forward_hook(keep_values(attention)).remove)
+            hooks.callback(attention.out.register_forward_pre_hook(compare(attention)).remove)
+        forward()
+    return magnitudes
+
+
+def _measure(site: Sublayer) -> SiteScales:
+    matrices = branch_matrices(site)
+    skip, branch = (
+        float(root_mean_square(scale_factor(scale)))
+        for scale in (site.residual.skip, site.residual.branch)
+    )
+    return SiteScales(
+        kind=site.kind,
+        v=gain(matrices.v),
+        w=gain(matrices.w),
+        alpha=skip / branch if branch else float("inf"),
+    )
+
+
+def _attentions(model: Transformer) -> Iterator[Attention]:
+    for module in model.modules():
+        if isinstance(module, Attention):
+            yield module
