@@ -20,6 +20,7 @@ from typing import IO, Any, Self
 import torch
 
 from deepnet.errors import ConfigError, DataError, DeepNetError
+from deepnet.lock import locked_folder
 from deepnet.version import __version__
 
 FORMAT_VERSION = 1
@@ -128,6 +129,23 @@ class RunFolder:
         _make_folder(run.path)
         run.describe(recipe=recipe)
         return run
+
+    @classmethod
+    @contextmanager
+    def locked(
+        cls, path: str | Path, *, recipe: Mapping[str, Any], resume: bool = False
+    ) -> Iterator[Self]:
+        """Yield the run in `path`, a new one or the one to resume, that no other process can write meanwhile.
+
+        Raises ConfigError where another process does, or where `open` or `create` would.
+        """
+        if resume:
+            cls.open(path)
+        else:
+            cls.check_free(path)
+            _make_folder(Path(path))
+        with locked_folder(Path(path)):
+            yield cls.open(path) if resume else cls.create(path, recipe=recipe)
 
     @classmethod
     def check_free(cls, path: str | Path) -> None:

@@ -21,20 +21,32 @@ OPTIONS = {"branchnorm": {"T": 10}}
 def losses(name: str) -> list[float]:
     """Return the losses of 20 updates on one fixed batch, dropout on."""
     torch.manual_seed(7)
+    scheme = load_scheme(name, OPTIONS.get(name))
+    translates = "encoder_decoder" in scheme.architectures
     config = TransformerConfig(
-        encoder_layers=3, decoder_layers=3, d_model=16, ffn_dim=32, num_heads=2, vocab_size=30
+        architecture="encoder_decoder" if translates else "decoder_only",
+        encoder_layers=3 if translates else 0,
+        decoder_layers=3,
+        d_model=16,
+        ffn_dim=32,
+        num_heads=2,
+        vocab_size=30,
     )
-    model = Transformer(config, load_scheme(name, OPTIONS.get(name))).double()
+    model = Transformer(config, scheme).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     ids = torch.randint(1, 29, (8, 7))
+    shifted = torch.cat([ids.new_full((8, 1), 29), ids[:, :-1]], 1)
+    batch = (ids, None, shifted) if translates else (shifted,)
+    scheme.prepare(model, iter([batch]))
     found = []
     for step in range(20):
-        logits = model(ids, None, torch.cat([ids.new_full((8, 1), 29), ids[:, :-1]], 1))
-        loss = summed_cross_entropy(logits, ids.flip(1), label_smoothing=0.1) / ids.numel()
+        logits, targets = model(*batch), ids.flip(1) if translates else ids
+        loss = summed_cross_entropy(logits, targets, label_smoothing=0.1) / ids.numel()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        model.scheme.advance(model, step + 1)
+        scheme.after_update(model)
+        scheme.advance(model, step + 1)
         found.append(loss.item())
     return found
 

@@ -1,7 +1,13 @@
 """Wrong use and bad input: one clear line on standard error, exit code 2 or 1, nothing written."""
 
-import pytest
+import resource
+import shutil
+from contextlib import contextmanager
 
+import pytest
+import torch
+
+SIDES = {"source": "de", "target": "en"}
 WRONG_USE = {
     "trainings.seed=2": "unknown key 'trainings'; did you mean 'training'?",
     "training.sed=2": "unknown key 'training.sed'; did you mean 'seed'?",
@@ -159,3 +165,127 @@ def test_a_refusal_of_the_operating_system_is_one_line(cli, corpus, tmp_path):
     result = cli("prepare", corpus / "recipe.toml", "--cache", tmp_path / "file")
     assert result.code == 1
     assert len(result.err.splitlines()) == 1
+
+
+def start(cli, corpus, cache, run, *options):
+    """Train with a checkpoint at step 10, and return what came of it."""
+    return cli("train", corpus / "recipe.toml", *options, "--out", run, "--cache", cache)
+
+
+def checkpoints(run):
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def assert_one_line(result, code, words):
+    assert result.code == code, result.err
+    assert result.err.startswith("error: ")
+    assert len(result.err.splitlines()) == 1
+    assert words in result.err
+
+
+def test_blank_lines_and_a_line_of_a_million_characters_only_cost_themselves(
+    cli, corpus, cache, tmp_path
+):
+    good = [(corpus / f"text.{name}").read_bytes().splitlines() for name in ("de", "en")]
+    bad = [(b"", b"the dog"), (b"der hund", b" "), (b"", b""), (b"x" * 1_000_000, b"x")]
+    for name, lines, extra in zip(("de", "en"), good, zip(*bad, strict=True), strict=True):
+        (tmp_path / f"text.{name}").write_bytes(
+            b"\n".join([*lines[:130], *extra, *lines[130:], b""])
+        )
+    files = (f"data.train_{side}={tmp_path}/text.{name}" for side, name in SIDES.items())
+    result = start(
+        cli, corpus, tmp_path / "cache", tmp_path / "run", "training.max_steps=1", *files
+    )
+    assert result.code == 0, result.err
+    kept = len(set(good[0]))
+    assert f"{kept} of 264 pairs kept" in result.out
+    assert "empty: 3" in result.out
+    assert "too long: 1" in result.out
+
+
+def test_held_out_sentences_longer_than_learned_positions_are_refused_before_training(
+    cli, corpus, cache, tmp_path
+):
+    options = ["model.positions=learned", "model.max_positions=24", "data.max_sentence_tokens=24"]
+    result = start(cli, corpus, cache, tmp_path / "run", *options)
+    assert_one_line(result, 2, "longer than data.max_sentence_tokens = 24, and learned positions")
+    assert not (tmp_path / "run").exists()
+    result = start(cli, corpus, cache, tmp_path / "run", *options[:2])
+    assert_one_line(result, 2, "learned positions for 24 only (model.max_positions)")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(
+    cli, corpus, cache, tmp_path
+):
+    # the first update is taken at 1e-7, the second at 1e35: the third has no finite loss
+    rates = ["optimizer.lr=1e38", "schedule.warmup_steps=1000", "training.save_every=1"]
+    result = start(cli, corpus, cache, tmp_path / "run", *rates)
+    assert_one_line(result, 1, " at step 3 (")
+    assert "the latest checkpoint is as it was" in result.err
+    assert checkpoints(tmp_path / "run") == ["step_00000001", "step_00000002"]
+    assert not (tmp_path / "run" / "bundle").exists()
+
+
+@contextmanager
+def files_limited_to(num_bytes):
+    """Let the operating system refuse to let any file grow beyond a size, as a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_disk_that_is_full_while_saving_loses_nothing(cli, corpus, cache, tmp_path):
+    run = tmp_path / "run"
+    assert start(cli, corpus, cache, run, "training.max_steps=10").code == 0
+    again = ["train", corpus / "recipe.toml", "--out", run, "--resume", "--cache", cache]
+    with files_limited_to(20_000):
+        result = cli(*again)
+    assert_one_line(result, 1, "cannot save the checkpoint of step 20")
+    assert checkpoints(run) == ["step_00000010"]
+    assert cli(*again).code == 0
+    assert checkpoints(run)[-1] == "step_00000030"
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "truncated or not a safetensors file"), (b"PK\x03\x04" * 9, "not a safetensors file")],
+)
+def test_a_truncated_or_foreign_checkpoint_is_refused_on_resume(
+    cli, corpus, cache, tmp_path, finished, file, content, words
+):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    damaged = run / "checkpoints" / "step_00000030" / file
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    before = checkpoints(run)
+    options = ["--resume", "--cache", cache, "training.max_steps=40"]
+    result = cli("train", run, "--out", run, *options)
+    assert_one_line(result, 1, words)
+    assert "step_00000030" in result.err
+    assert checkpoints(run) == before
+
+
+def test_a_checkpoint_of_another_model_is_refused_on_resume(cli, corpus, cache, tmp_path, finished):
+    run, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(finished, run)
+    options = ["training.max_steps=10", "model.decoder_layers=1"]
+    assert start(cli, corpus, cache, other, *options).code == 0
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(other / "checkpoints", run / "checkpoints")
+    result = cli("train", run, "--out", run, "--resume", "--cache", cache)
+    assert_one_line(result, 2, "'model.decoder_layers' was 1 and is now 2")
+
+
+def test_too_little_memory_is_one_line(cli, corpus, cache, tmp_path, monkeypatch):
+    def forward(self, *inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr("deepnet.transformer.models.Transformer.forward", forward)
+    result = start(cli, corpus, cache, tmp_path / "run")
+    assert_one_line(result, 1, "out of memory at step 1 on source [")
+    assert "batching.max_tokens" in result.err

@@ -1,6 +1,8 @@
 """What the command does, from Python: recipes, finished models, and models of one's own."""
 
 import io
+import json
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -93,3 +95,94 @@ def test_its_settings_are_checked_like_a_recipe(tmp_path):
             settings={"training": {"max_steps": 1}, "optimizer": {"learning_rate": 1}},
         )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("label_smoothing", 0.1, "the loss is your own"),
+        ("average_last", 2, "no bundle is made"),
+    ],
+)
+def test_keys_that_cannot_have_an_effect_are_refused(tmp_path, key, value, reason):
+    with pytest.raises(ConfigError, match=rf"training\.{key} has no effect here: {reason}"):
+        deepnet.train_model(
+            nn.Linear(4, 1),
+            batches=[torch.randn(8, 4)],
+            loss=lambda module, x: module(x).sum(),
+            out=tmp_path / "run",
+            settings={"training": {"max_steps": 1, key: value}},
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_recipe_holds_what_had_an_effect(tmp_path):
+    own_training(tmp_path / "run", max_steps=1)
+    training = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]["training"]
+    assert training["max_steps"] == 1
+    assert training.keys().isdisjoint({"label_smoothing", "average_last"})
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="torchrun started 2 processes, but 'train_model' runs"):
+        own_training(tmp_path / "run", max_steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+@dataclass
+class Pairs:
+    source: torch.Tensor
+    target: torch.Tensor
+
+    def to(self, device):
+        return Pairs(self.source.to(device), self.target.to(device))
+
+
+def translation_training(model, out, *, loss=None, resume=False, max_steps=1):
+    def whole(module, batch):
+        logits = module(batch.source, None, target_in=batch.target[:, :-1])
+        return nn.functional.cross_entropy(logits.transpose(1, 2), batch.target[:, 1:])
+
+    draw = torch.Generator().manual_seed(1)
+    batches = [Pairs(*torch.randint(2, 29, (2, 3, 5), generator=draw)) for _ in range(2)]
+    deepnet.train_model(
+        model,
+        batches=batches,
+        loss=loss or whole,
+        out=out,
+        settings={"training": {"max_steps": max_steps}},
+        resume=resume,
+    )
+    return batches
+
+
+def test_the_scheme_of_a_model_of_ours_prepares_itself_once(make_model, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "deepnet.schemes.deepnorm.Scheme.prepare",
+        lambda self, model, batches: seen.append((model, list(batches))),
+    )
+    model = make_model()
+    batches = translation_training(model, tmp_path / "run")
+    [(prepared, calls)] = seen
+    assert prepared is model
+    for (source, keep, target_in), batch in zip(calls, batches, strict=True):
+        assert keep is None
+        assert torch.equal(source, batch.source)
+        assert torch.equal(target_in, batch.target[:, :-1])
+    translation_training(make_model(), tmp_path / "run", resume=True, max_steps=2)
+    translation_training(model, tmp_path / "further")  # it has updates behind it
+    assert len(seen) == 1
+
+
+def test_a_loss_that_calls_only_parts_of_the_model_cannot_show_its_arguments(
+    make_model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "deepnet.schemes.deepnorm.Scheme.prepare", lambda self, model, batches: list(batches)
+    )
+    with pytest.raises(ConfigError, match="the loss calls only parts of the model"):
+        translation_training(
+            make_model(), tmp_path / "run", loss=lambda m, b: m.encode(b.source, None).sum()
+        )

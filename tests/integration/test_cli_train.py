@@ -1,12 +1,15 @@
 """`deepnet prepare` and `deepnet train`: whole runs, resumed ones, and dry runs."""
 
 import json
+import re
 import shutil
 import signal
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from deepnet.bundle import load_bundle
+from deepnet.lock import locked_folder
 from deepnet.record import read_jsonl
 from deepnet.training.progress import ProgressDisplay
 
@@ -27,7 +30,7 @@ def test_a_run_says_what_it_did_where_it_is_and_what_to_type_next(finished, corp
     assert f"deepnet translate {finished}" in shown
     assert set(losses(finished)) == {10, 20, 30}
     expected = {"recipe.json", "environment.json", "metrics.jsonl", "checkpoints", "bundle"}
-    assert {path.name for path in finished.iterdir()} == expected | {"outputs"}
+    assert {path.name for path in finished.iterdir()} == expected | {"outputs", ".lock"}
     lines = {len((finished / "outputs" / f"test.{name}.txt").read_text().splitlines())
              for name in ("source", "reference", "translation")}  # fmt: skip
     assert lines == {12}
@@ -75,6 +78,82 @@ def test_what_a_resumed_run_may_not_change_is_said(cli, cache, finished):
     )
     assert result.code == 2
     assert "'model.d_model' was 16 and is now 32" in result.err
+
+
+def test_a_longer_run_with_a_linear_schedule_says_how(cli, corpus, cache, tmp_path):
+    run, options = tmp_path / "run", ["schedule.name=linear", "training.max_steps=12"]
+    assert cli("train", corpus / "recipe.toml", *options, "--out", run, "--cache", cache).code == 0
+    again = ["train", run, "training.max_steps=14", "--out", run, "--resume", "--cache", cache]
+    refused = cli(*again)
+    assert refused.code == 2
+    assert len(refused.err.splitlines()) == 1
+    [told] = re.findall(r"set (\S+) besides training\.max_steps", refused.err)
+    assert told == "schedule.decay_steps=12"
+    assert cli(*again, told).code == 0
+    assert read_jsonl(run / "metrics.jsonl")[-1]["lr"] == 0.0
+
+
+def test_fewer_checkpoints_than_average_last_are_said(cli, corpus, cache, tmp_path):
+    result = cli(
+        "train", corpus / "recipe.toml", "training.average_last=3", "training.max_steps=2",
+        "--out", tmp_path / "run", "--cache", cache,
+    )  # fmt: skip
+    assert result.code == 0
+    assert "of training.average_last = 3 checkpoints there are 1:" in result.out
+    assert load_bundle(tmp_path / "run" / "bundle").config.training["steps"] == [2]
+
+
+def test_the_scheme_sees_what_one_process_would_see(cli, corpus, cache, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "deepnet.schemes.deepnorm.Scheme.prepare",
+        lambda self, model, batches: seen.append(next(iter(batches))),
+    )
+    recipe = corpus / "recipe.toml"
+    options = ["training.max_steps=1", "--cache", cache, "--out", tmp_path / "run"]
+    assert cli("train", recipe, *options).code == 0
+    [(source, keep, target_in)] = seen
+    assert source.shape == keep.shape
+    assert len(source) == len(target_in)
+    assert (target_in[:, 0] == 35).all()  # padding starts the decoder
+
+
+def test_a_run_that_another_process_writes_is_refused(cli, corpus, cache, tmp_path):
+    options = ["training.max_steps=1", "--cache", cache, "--out", tmp_path / "run"]
+    assert cli("train", corpus / "recipe.toml", *options).code == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with locked_folder(tmp_path / "run"):
+        result = cli("train", corpus / "recipe.toml", *options, "training.max_steps=2", "--resume")
+    assert result.code == 2
+    assert "is being written by process" in result.err
+    assert len(result.err.splitlines()) == 1
+    del before[tmp_path / "run" / ".lock"]
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_one_gpu_for_several_processes_is_refused(cli, corpus, cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = cli(
+        "train", corpus / "recipe.toml", "--device", "cuda:3",
+        "--out", tmp_path / "run", "--cache", cache,
+    )  # fmt: skip
+    assert result.code == 2
+    assert "the device 'cuda:3' is one GPU, but torchrun started 2 processes" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_tensorboard_gets_what_metrics_has(cli, corpus, cache, tmp_path):
+    run = tmp_path / "run"
+    result = cli(
+        "train", corpus / "recipe.toml", "training.max_steps=10", "--tensorboard",
+        "--out", run, "--cache", cache,
+    )  # fmt: skip
+    assert result.code == 0
+    shown = EventAccumulator(str(run / "tensorboard")).Reload()
+    [row] = read_jsonl(run / "metrics.jsonl")
+    for name in ("loss", "lr", "validation_loss"):
+        [event] = shown.Scalars(name)
+        assert (event.step, event.value) == (10, pytest.approx(row[name], rel=1e-6))
 
 
 def test_the_same_again_from_a_run_folder(cli, cache, finished, tmp_path):

@@ -54,6 +54,11 @@ def test_there_are_recipes_for_every_corpus_the_papers_use() -> None:
     assert papers | {"multi30k", "tatoeba-en-de", ""} == named
 
 
+def test_there_is_a_recipe_for_every_architecture() -> None:
+    found = {load_recipe(path).model.architecture for path in RECIPES}
+    assert found == {"encoder_decoder", "decoder_only", "encoder_only"}
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_names_languages_and_splits_its_corpus_has(path: Path) -> None:
     data = load_recipe(path).data
@@ -93,7 +98,7 @@ def _shrunk(path: Path, toy: Path) -> Recipe:
     """Return the recipe with a toy model and corpus, and everything else as it is."""
     recipe = load_recipe(path)
     several = recipe.batching.micro_batches_per_update > 1
-    overrides = [*SHRUNK, f"batching.micro_batches_per_update={2 if several else 1}"]
+    overrides = [*_shrinking(recipe), f"batching.micro_batches_per_update={2 if several else 1}"]
     if recipe.data.corpus:
         return load_recipe(path, [*overrides, "data.corpus=toy"])
     files = [
@@ -101,6 +106,16 @@ def _shrunk(path: Path, toy: Path) -> Recipe:
         for side, language in (("source", "de"), ("target", "en"))
     ]
     return load_recipe(path, [*overrides, *files])
+
+
+def _shrinking(recipe: Recipe) -> list[str]:
+    """Return what of SHRUNK the recipe has: of one text, one stack, and neither translations nor BLEU."""
+    without = {
+        "encoder_decoder": (),
+        "decoder_only": ("validation.", "decoding.", "model.encoder_layers"),
+        "encoder_only": ("validation.", "decoding.", "model.decoder_layers"),
+    }
+    return [o for o in SHRUNK if not o.startswith(without[recipe.model.architecture])]
 
 
 def _drop(message: str) -> None:

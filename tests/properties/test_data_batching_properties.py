@@ -29,14 +29,14 @@ def test_groups_hold_every_pair_once_within_the_budget(lengths, max_tokens):
 
 @settings(max_examples=50, deadline=None)
 @given(LENGTHS, st.integers(1, 5), st.integers(1, 20), st.integers(1, 4), st.integers(0, 3))
-def test_an_epoch_holds_every_pair_once(lengths, micro_batches, block_pairs, blocks, epoch):
+def test_an_epoch_holds_every_pair_once(lengths, micro_batches, block_rows, blocks, epoch):
     corpus = Corpus(lengths)
     config = BatchConfig(max_tokens=80, micro_batches_per_update=micro_batches)
-    window = WindowSize(block_pairs=block_pairs, blocks=blocks)
+    window = WindowSize(block_rows=block_rows, blocks=blocks)
     plan = list(plan_updates(corpus, config, seed=3, epoch=epoch, window=window))
-    pairs = [i for update in plan for batch in update for i in batch.pairs.tolist()]
+    pairs = [i for update in plan for batch in update for i in batch.rows.tolist()]
     assert sorted(pairs) == list(range(len(lengths)))
     assert all(len(update) == micro_batches for update in plan[:-1])
     for update in plan:
         for batch in update:
-            assert batch.num_tokens == corpus.both[batch.pairs, 1].sum()
+            assert batch.lengths.tolist() == corpus.both[batch.rows, 1].tolist()

@@ -3,6 +3,7 @@
 The file is its own driver: pytest starts it under torchrun with two processes, and without with one.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -75,22 +76,67 @@ def train(ranks, folder, max_steps, *, resume):
     )
 
 
+def prepare(model):
+    """Fill what is trained and what is saved with something else on every rank."""
+    rank = float(os.environ.get("RANK", "0"))
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.fill_(rank + 1)
+
+
+def gather_prepared(ranks, folder):
+    """Prepare a model on each rank and write down what each has at the first update."""
+    model = nn.BatchNorm1d(4).double()
+    model.register_buffer("mark", torch.zeros(1, dtype=torch.bool))
+    seen = []
+
+    def loss(module, batch):
+        seen.append({name: t.double().unique().tolist() for name, t in model.state_dict().items()})
+        return (module(batch.x) * 0).sum()
+
+    train_loop(
+        model,
+        loader=Dealt(ranks.rank, ranks.world_size),
+        loss=loss,
+        run=RunFolder(folder),
+        training=TrainingConfig(max_steps=1),
+        optimizer=OptimizerConfig(),
+        schedule=ScheduleConfig(),
+        prepare=prepare,
+        ranks=ranks,
+    )
+    (folder / f"rank{ranks.rank}.json").write_text(json.dumps(seen[0]))
+
+
+def make_equal(ranks, folder):
+    """Make a model equal with no engine around it, and write down what each rank has."""
+    model = nn.BatchNorm1d(4)
+    prepare(model)
+    ranks.make_equal(model)
+    found = {name: tensor.unique().tolist() for name, tensor in model.state_dict().items()}
+    (folder / f"equal{ranks.rank}.json").write_text(json.dumps(found))
+
+
 def main(folder):
-    """Train in two sessions of one group of processes."""
+    """Train in two sessions of one group of processes; then begin with a model that is prepared."""
     torch.set_num_threads(1)
     with joined_ranks(torch.device("cpu")) as ranks:
         assert ranks.world_size == 2
         train(ranks, folder, 7, resume=False)
         train(ranks, folder, 12, resume=True)
+        gather_prepared(ranks, folder.with_name("prepared"))
+        make_equal(ranks, folder.with_name("prepared"))
 
 
-def test_two_processes_give_the_losses_and_weights_of_one_even_when_resumed(tmp_path):
-    for name in ("one", "two"):
-        RunFolder.create(tmp_path / name, recipe={})
-    train(Ranks(), tmp_path / "one", 12, resume=False)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folders that two processes wrote: "two" and "prepared"."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for name in ("one", "two", "prepared"):
+        RunFolder.create(folder / name, recipe={})
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     result = subprocess.run(
-        [sys.executable, *launcher, __file__, str(tmp_path / "two")],
+        [sys.executable, *launcher, __file__, str(folder / "two")],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -98,18 +144,31 @@ def test_two_processes_give_the_losses_and_weights_of_one_even_when_resumed(tmp_
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    one, two = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    return folder
+
+
+def test_two_processes_give_the_losses_and_weights_of_one_even_when_resumed(runs):
+    train(Ranks(), runs / "one", 12, resume=False)
+    one, two = (read_jsonl(runs / name / "metrics.jsonl") for name in ("one", "two"))
     assert [r["step"] for r in two] == list(range(1, 13))
     for ours, theirs in zip(two, one, strict=True):
         for key in ("loss", "gradient_norm", "validation_loss"):
             if key in theirs:
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-9)
     weights = [
-        read_tensors(list_checkpoints(tmp_path / name / "checkpoints")[-1] / "ema.safetensors")
+        read_tensors(list_checkpoints(runs / name / "checkpoints")[-1] / "ema.safetensors")
         for name in ("one", "two")
     ]
     for name, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][name], tensor, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["rank", "equal"])
+def test_what_was_prepared_on_the_first_rank_is_on_all(runs, name):
+    files = [runs / "prepared" / f"{name}{rank}.json" for rank in (0, 1)]
+    both = [json.loads(file.read_text()) for file in files]
+    assert both[0] == both[1]
+    assert both[1]["weight"] == both[1]["running_var"] == [1.0]
 
 
 if __name__ == "__main__":

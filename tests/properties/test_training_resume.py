@@ -22,7 +22,7 @@ from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.checkpoint import list_checkpoints
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.loop import train_loop
-from deepnet.training.loss import translation_loss, validation_loss
+from deepnet.training.loss import token_loss, validation_loss
 from deepnet.training.precision import Precision
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer, TransformerConfig
@@ -64,7 +64,7 @@ def train(folder, *, resume):
     train_loop(
         model,
         loader=ListedUpdates(updates),
-        loss=translation_loss(label_smoothing=0.1),
+        loss=token_loss(label_smoothing=0.1),
         run=RunFolder.open(folder) if resume else RunFolder.create(folder, recipe={}),
         training=TrainingConfig(
             max_steps=STEPS,
@@ -133,7 +133,7 @@ def main(folder):
     report = {"steps": len(expected["records"]), "kills": 0, "different": []}
     chance = random.Random(7)
     plans = {f"rename {n}": [{"kill_at_rename": n}] for n in (2, 9, 14)}
-    plans["random"] = [{"kill_after": chance.uniform(0.05, 0.6) * seconds} for _ in range(7)]
+    plans["random"] = [{"kill_after": chance.uniform(0.02, 0.25) * seconds} for _ in range(7)]
     for name, kills in plans.items():
         run = folder / name.replace(" ", "_")
         resume = False

@@ -79,5 +79,6 @@ def _pair(languages: list[str], corpus: "Corpus") -> tuple[str, str]:
 def _row(corpus: dict[str, Any]) -> list[object]:
     languages = corpus["languages"]
     shown = " ".join(languages) if len(languages) <= 6 else f"{len(languages)} languages"
-    where = "built in" if corpus["builtin"] else corpus["folder"] or "to be downloaded"
+    absent = f"to be downloaded, checksum {corpus['checksum']}"
+    where = "built in" if corpus["builtin"] else corpus["folder"] or absent
     return [corpus["name"], corpus["title"], shown, where, corpus["licence"]]

@@ -34,6 +34,11 @@ def show_run(output: Output, run: "FinishedRun") -> None:
     if training.best_step is not None:
         output.say(f"best validation: {training.best:.4g} at update {training.best_step:,}")
     output.say()
+    if "perplexity" in run.scores:
+        show_perplexity(output, run.scores)
+        output.say(f"\nmodel:        {run.bundle}")
+        output.say(f"everything:   {folder}")
+        return
     show_scores(output, run.scores)
     output.say(f"\nmodel:        {run.bundle}")
     output.say(f"translations: {folder / 'outputs'}")
@@ -47,6 +52,15 @@ def show_scores(output: Output, scores: dict[str, Any]) -> None:
     rows = [(name, scores[name], signature) for name, signature in scores["signature"].items()]
     output.table(["score", "", "signature"], rows)
     output.say(f"{scores['sentences']:,} sentences translated in {scores['seconds']:.1f} s")
+
+
+def show_perplexity(output: Output, scores: dict[str, Any]) -> None:
+    """Show how well a model predicts the test part of one text."""
+    rows = [("loss (nats per token)", scores["loss"]), ("perplexity", scores["perplexity"])]
+    output.table(["score", ""], rows)
+    output.say(
+        f"{scores['tokens']:,} tokens of {scores['sentences']:,} test lines predicted in {scores['seconds']:.1f} s"
+    )
 
 
 def show_inspection(output: Output, found: "Inspection") -> None:

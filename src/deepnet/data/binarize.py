@@ -1,48 +1,58 @@
-"""Sentence pairs as ids on disk: shards that are read in place and never loaded.
+"""Rows of sentences as ids on disk: shards that are read in place and never loaded.
 
-A folder holds `header.json` and, per shard, two files. In `00000.ids` the sentences follow one another (source of
-pair 0, target of pair 0, source of pair 1, ...), each ending in eos, as uint16 or uint32 little-endian. In
-`00000.offsets` are 2 x pairs + 1 int64 little-endian: sentence k of the shard is ids[offsets[k]:offsets[k + 1]].
+A row has one sentence per side: two where sentences have translations, one in a text. A folder holds `header.json` and,
+per shard, two files. In `00000.ids` the sentences follow one another (of pairs: source of row 0, target of row 0,
+source of row 1, ...), each ending in eos, as uint16 or uint32 little-endian. In `00000.offsets` are sides x rows + 1
+int64 little-endian: sentence k of the shard is ids[offsets[k]:offsets[k + 1]].
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from deepnet.data.tokenizer import EOS, Tokenizers
+from deepnet.data.text import Row
+from deepnet.data.tokenizer import EOS, Tokenizer, Tokenizers
 from deepnet.record import atomic_folder, write_json
 
 IdType = np.dtype[np.uint16] | np.dtype[np.uint32]
 
-FORMAT = "deepnet-pairs"
-FORMAT_VERSION = 1
+FORMAT = "deepnet-rows"
+FORMAT_VERSION = 2
 HEADER_FILE = "header.json"
-_CHUNK_PAIRS = 20_000
+_CHUNK_ROWS = 20_000
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Sizes of one shard: its pairs, and its ids over both sides."""
+    """Sizes of one shard: its rows, and its ids over all sides."""
 
-    pairs: int
+    rows: int
     ids: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """One sentence of every row: its language, tokenizer and number of tokens, eos included."""
+
+    language: str
+    vocab_size: int
+    fingerprint: str
+    tokens: int
+
+    @property
+    def pad(self) -> int:
+        """The id of padding."""
+        return self.vocab_size - 1
 
 
 @dataclass(frozen=True)
 class Header:
     """What is in a folder of shards; lengths and token counts include eos."""
 
-    source_language: str
-    target_language: str
-    source_vocab_size: int
-    target_vocab_size: int
-    source_fingerprint: str
-    target_fingerprint: str
-    source_tokens: int
-    target_tokens: int
+    sides: tuple[Side, ...]
     longest: int
     too_long: int
     shards: tuple[Shard, ...]
@@ -50,21 +60,20 @@ class Header:
     format_version: int = FORMAT_VERSION
 
     @property
-    def pairs(self) -> int:
-        """Number of pairs in all shards."""
-        return sum(shard.pairs for shard in self.shards)
+    def rows(self) -> int:
+        """Number of rows in all shards."""
+        return sum(shard.rows for shard in self.shards)
 
     @property
     def dtype(self) -> IdType:
-        """The type of the ids: the smaller that holds both vocabularies."""
-        largest = max(self.source_vocab_size, self.target_vocab_size) - 1
-        return np.dtype("<u2") if largest < 1 << 16 else np.dtype("<u4")
+        """The type of the ids: the smaller that holds every vocabulary."""
+        return _id_type(side.vocab_size for side in self.sides)
 
 
 @dataclass
 class _Totals:
-    source_tokens: int = 0
-    target_tokens: int = 0
+    tokens: list[int]
+    """Per side."""
     longest: int = 0
     too_long: int = 0
 
@@ -75,74 +84,80 @@ def shard_path(folder: Path, index: int, suffix: str) -> Path:
 
 
 def binarize(
-    pairs: Iterable[tuple[str, str]],
+    rows: Iterable[Row],
     *,
     folder: str | Path,
     tokenizers: Tokenizers,
-    languages: tuple[str, str],
+    languages: tuple[str, ...],
     max_length: int,
-    shard_pairs: int = 10_000_000,
+    shard_rows: int = 10_000_000,
 ) -> Header:
-    """Write the ids of `pairs` into the new folder `folder`, which appears when it is complete; return its header.
+    """Write the ids of `rows` into the new folder `folder`, which appears when it is complete; return its header.
 
-    A pair with a sentence of more than `max_length` ids, eos included, is left out and counted in `too_long`.
+    `languages` are of the sides, one or two. A row with a sentence of more than `max_length` ids, eos included, is left
+    out and counted in `too_long`.
     """
+    sides = (tokenizers.source, tokenizers.target)[: len(languages)]
     with atomic_folder(folder) as new:
-        header = _write_shards(iter(pairs), new, tokenizers, languages, max_length, 2 * shard_pairs)
+        header = _write_shards(iter(rows), new, sides, languages, max_length, shard_rows)
         write_json(new / HEADER_FILE, asdict(header))
     return header
 
 
 def _write_shards(
-    pairs: Iterator[tuple[str, str]],
+    rows: Iterator[Row],
     folder: Path,
-    tokenizers: Tokenizers,
-    languages: tuple[str, str],
+    tokenizers: Sequence[Tokenizer],
+    languages: tuple[str, ...],
     max_length: int,
-    limit: int,
+    shard_rows: int,
 ) -> Header:
-    """Write shards of up to `limit` sentences."""
-    totals = _Totals()
+    totals = _Totals([0] * len(tokenizers))
     shards: list[Shard] = []
-    chunks = _encoded_chunks(pairs, tokenizers, max_length, totals)
-    dtype = _header(tokenizers, languages, totals, ()).dtype
-    held: list[list[int]] = next(chunks, [])
+    chunks = _encoded_chunks(rows, tokenizers, max_length, totals)
+    dtype = _id_type(tokenizer.vocab_size for tokenizer in tokenizers)
+    held: list[list[list[int]]] = next(chunks, [])
     while held:
-        held, shard = _write_shard(folder, len(shards), held, chunks, limit, dtype)
+        held, shard = _write_shard(folder, len(shards), held, chunks, shard_rows, dtype)
         shards.append(shard)
-    return _header(tokenizers, languages, totals, tuple(shards))
+    sides = tuple(
+        Side(language, tokenizer.vocab_size, tokenizer.fingerprint, tokens)
+        for language, tokenizer, tokens in zip(languages, tokenizers, totals.tokens, strict=True)
+    )
+    return Header(sides, totals.longest, totals.too_long, tuple(shards))
 
 
 def _encoded_chunks(
-    pairs: Iterator[tuple[str, str]], tokenizers: Tokenizers, max_length: int, totals: _Totals
-) -> Iterator[list[list[int]]]:
-    """Yield lists of sentences as ids (source, target, source, ...) and count what is in them."""
-    while chunk := list(islice(pairs, _CHUNK_PAIRS)):
-        sources = tokenizers.source.encode([source for source, _ in chunk])
-        targets = tokenizers.target.encode([target for _, target in chunk])
-        sentences = []
-        for source, target in zip(sources, targets, strict=True):
-            longest = max(len(source), len(target)) + 1
-            if longest > max_length:
+    rows: Iterator[Row], tokenizers: Sequence[Tokenizer], max_length: int, totals: _Totals
+) -> Iterator[list[list[list[int]]]]:
+    """Yield lists of rows as ids, each sentence with eos, and count what is in them."""
+    while chunk := list(islice(rows, _CHUNK_ROWS)):
+        sides = [
+            tokenizer.encode(list(sentences))
+            for tokenizer, sentences in zip(tokenizers, zip(*chunk, strict=True), strict=True)
+        ]
+        kept = []
+        for row in zip(*sides, strict=True):
+            lengths = [len(ids) + 1 for ids in row]
+            if max(lengths) > max_length:
                 totals.too_long += 1
                 continue
-            totals.longest = max(totals.longest, longest)
-            totals.source_tokens += len(source) + 1
-            totals.target_tokens += len(target) + 1
-            sentences += [[*source, EOS], [*target, EOS]]
-        if sentences:
-            yield sentences
+            totals.longest = max(totals.longest, *lengths)
+            totals.tokens = [sum(both) for both in zip(totals.tokens, lengths, strict=True)]
+            kept.append([[*ids, EOS] for ids in row])
+        if kept:
+            yield kept
 
 
 def _write_shard(
     folder: Path,
     index: int,
-    held: list[list[int]],
-    chunks: Iterator[list[list[int]]],
+    held: list[list[list[int]]],
+    chunks: Iterator[list[list[list[int]]]],
     limit: int,
     dtype: IdType,
-) -> tuple[list[list[int]], Shard]:
-    """Write `held` and further chunks up to `limit` sentences; return what is left over, and the shard."""
+) -> tuple[list[list[list[int]]], Shard]:
+    """Write `held` and further chunks up to `limit` rows; return what is left over, and the shard."""
     end, count = 0, 0
     with (
         open(shard_path(folder, index, "ids"), "wb") as ids_file,
@@ -151,27 +166,14 @@ def _write_shard(
         offsets_file.write(np.zeros(1, "<i8").tobytes())
         while held and count < limit:
             now, held = held[: limit - count], held[limit - count :]
-            offsets = end + np.cumsum([len(sentence) for sentence in now])
-            ids_file.write(np.fromiter(chain.from_iterable(now), dtype).tobytes())
+            sentences = list(chain.from_iterable(now))
+            offsets = end + np.cumsum([len(sentence) for sentence in sentences])
+            ids_file.write(np.fromiter(chain.from_iterable(sentences), dtype).tobytes())
             offsets_file.write(offsets.astype("<i8").tobytes())
             end, count = int(offsets[-1]), count + len(now)
             held = held or next(chunks, [])
-    return held, Shard(pairs=count // 2, ids=end)
+    return held, Shard(rows=count, ids=end)
 
 
-def _header(
-    tokenizers: Tokenizers,
-    languages: tuple[str, str],
-    totals: _Totals,
-    shards: tuple[Shard, ...],
-) -> Header:
-    return Header(
-        source_language=languages[0],
-        target_language=languages[1],
-        source_vocab_size=tokenizers.source.vocab_size,
-        target_vocab_size=tokenizers.target.vocab_size,
-        source_fingerprint=tokenizers.source.fingerprint,
-        target_fingerprint=tokenizers.target.fingerprint,
-        shards=shards,
-        **asdict(totals),
-    )
+def _id_type(vocab_sizes: Iterable[int]) -> IdType:
+    return np.dtype("<u2") if max(vocab_sizes) <= 1 << 16 else np.dtype("<u4")

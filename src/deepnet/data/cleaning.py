@@ -1,4 +1,4 @@
-"""Which sentence pairs are fit to learn from, and how many were left out for which reason."""
+"""Which rows, pairs or single sentences, are fit to learn from, and how many were left out for which reason."""
 
 import hashlib
 import re
@@ -11,13 +11,14 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from deepnet.config import Section
+from deepnet.data.text import Row
 
 _NOT_WORD = re.compile(r"[\W_]+")
 _RATIO_FROM_BYTES = 20
 
 
 class CleaningConfig(Section):
-    """What makes a training pair unfit; pairs without a translation are always left out."""
+    """What makes a training pair, or a line of one text, unfit; pairs without a translation are always left out."""
 
     min_words: Annotated[int, Field(ge=1)] = 1
     """Fewest words (parts between white space) of either side."""
@@ -26,11 +27,12 @@ class CleaningConfig(Section):
     max_characters: Annotated[int, Field(ge=1)] = 3000
     """Most characters of either side; also bounds what is not written in words."""
     max_ratio: Annotated[float, Field(ge=1)] = 6.0
-    """Most UTF-8 bytes of the longer side per byte of the shorter; pairs of sides under 20 bytes are not asked."""
+    """Most UTF-8 bytes of the longer side per byte of the shorter; pairs of sides under 20 bytes are not asked.
+    Of one text there is no ratio."""
     drop_duplicates: bool = True
-    """Keep only the first of equal pairs (needs about 100 bytes of memory for each pair)."""
+    """Keep only the first of equal pairs or lines (needs about 100 bytes of memory for each)."""
     drop_held_out: bool = True
-    """Leave out pairs whose source or target sentence, case and punctuation apart, stands in valid or test."""
+    """Leave out pairs or lines of which a sentence, case and punctuation apart, stands in valid or test."""
 
     @model_validator(mode="after")
     def _check_words(self) -> Self:
@@ -45,23 +47,22 @@ class CleaningConfig(Section):
 class HeldOut:
     """The sentences of valid and test, as `normalise` gives them."""
 
-    sources: frozenset[str] = frozenset()
-    targets: frozenset[str] = frozenset()
+    sides: tuple[frozenset[str], ...] = ()
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]]) -> "HeldOut":
-        """Collect both sides of `pairs`."""
-        both = [(normalise(source), normalise(target)) for source, target in pairs]
-        return cls(frozenset(s for s, _ in both), frozenset(t for _, t in both))
+    def of(cls, rows: Iterable[Row]) -> "HeldOut":
+        """Collect each side of `rows`."""
+        normalised = (map(normalise, row) for row in rows)
+        return cls(tuple(frozenset(side) for side in zip(*normalised, strict=True)))
 
-    def has(self, source: str, target: str) -> bool:
-        """Return whether either sentence is held out."""
-        return normalise(source) in self.sources or normalise(target) in self.targets
+    def has(self, row: Row) -> bool:
+        """Return whether a sentence of a row is held out."""
+        return any(normalise(s) in side for s, side in zip(row, self.sides, strict=False))
 
 
 @dataclass
 class CleaningCounts:
-    """How many pairs were read and kept, and how many left out for each reason (the first that applied)."""
+    """How many rows were read and kept, and how many left out for each reason (the first that applied)."""
 
     read: int = 0
     kept: int = 0
@@ -82,64 +83,63 @@ def normalise(sentence: str) -> str:
 
 
 def clean(
-    pairs: Iterable[tuple[str, str]],
+    rows: Iterable[Row],
     *,
     config: CleaningConfig,
     held_out: HeldOut,
     counts: CleaningCounts,
-) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that are fit, without white space around them, and count all in `counts`."""
+) -> Iterator[Row]:
+    """Yield the rows that are fit, without white space around them, and count all in `counts`."""
     seen: set[bytes] = set()
-    for source, target in pairs:
-        source, target = source.strip(), target.strip()
+    for row in map(_stripped, rows):
         counts.read += 1
-        reason = _unfit(source, target, config) or _repeated(source, target, config, held_out, seen)
+        reason = _unfit(row, config) or _repeated(row, config, held_out, seen)
         if reason:
             counts.dropped[reason] += 1
             continue
         counts.kept += 1
-        yield source, target
+        yield row
 
 
-def drop_untranslated(
-    pairs: Iterable[tuple[str, str]], *, counts: CleaningCounts
-) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a valid or test part: all but those with an empty side, which are counted."""
-    for source, target in pairs:
+def drop_empty(rows: Iterable[Row], *, counts: CleaningCounts) -> Iterator[Row]:
+    """Yield the rows of a valid or test part: all but those with an empty side, which are counted."""
+    for row in map(_stripped, rows):
         counts.read += 1
-        if source.strip() and target.strip():
+        if all(row):
             counts.kept += 1
-            yield source.strip(), target.strip()
+            yield row
         else:
             counts.dropped["empty"] += 1
 
 
-def _unfit(source: str, target: str, config: CleaningConfig) -> str:
-    """Return why the pair is unfit by itself, or ""."""
-    if not source or not target:
+def _stripped(row: Row) -> Row:
+    return tuple(sentence.strip() for sentence in row)
+
+
+def _unfit(row: Row, config: CleaningConfig) -> str:
+    """Return why the row is unfit by itself, or ""; a single sentence is as long as itself, so has no ratio."""
+    if not all(row):
         return "empty"
-    if max(len(source), len(target)) > config.max_characters:
+    if max(map(len, row)) > config.max_characters:
         return "too long"
-    fewer, more = sorted((len(source.split()), len(target.split())))
-    if more > config.max_words:
+    words = [len(sentence.split()) for sentence in row]
+    if max(words) > config.max_words:
         return "too long"
-    if fewer < config.min_words:
+    if min(words) < config.min_words:
         return "too short"
     # Bytes, because a script that needs few characters takes more bytes for each.
-    shorter, longer = sorted((len(source.encode()), len(target.encode())))
-    if longer >= _RATIO_FROM_BYTES and longer > config.max_ratio * shorter:
+    sizes = [len(sentence.encode()) for sentence in row]
+    if max(sizes) >= _RATIO_FROM_BYTES and max(sizes) > config.max_ratio * min(sizes):
         return "length ratio"
     return ""
 
 
-def _repeated(
-    source: str, target: str, config: CleaningConfig, held_out: HeldOut, seen: set[bytes]
-) -> str:
-    """Return why the pair is unfit because of others, or ""; remembers it as seen."""
-    if config.drop_held_out and held_out.has(source, target):
+def _repeated(row: Row, config: CleaningConfig, held_out: HeldOut, seen: set[bytes]) -> str:
+    """Return why the row is unfit because of others, or ""; remembers it as seen."""
+    if config.drop_held_out and held_out.has(row):
         return "in valid or test"
     if config.drop_duplicates:
-        key = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=12).digest()
+        key = hashlib.blake2b("\n".join(row).encode(), digest_size=12).digest()
         if key in seen:
             return "duplicate"
         seen.add(key)

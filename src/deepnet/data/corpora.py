@@ -53,12 +53,19 @@ class Corpus:
     parts: tuple[Part, ...] = ()
 
     @property
+    def checksum(self) -> Literal["known", "unknown"] | None:
+        """Whether what is downloaded can be checked against the catalogue; None where nothing is downloaded."""
+        if not self.parts:
+            return None
+        return "known" if all(part.sha256 for part in self.parts) else "unknown"
+
+    @property
     def notice(self) -> str:
         """The licence and attribution to show wherever the corpus is used."""
         return f"{self.name}: {self.licence}. {self.attribution} {self.homepage}".rstrip()
 
-    def folder(self, root: Path, languages: tuple[str, str]) -> Path:
-        """Return where the files for a pair of languages lie below `root`."""
+    def folder(self, root: Path, languages: tuple[str, ...]) -> Path:
+        """Return where the files for a pair of languages, or for one, lie below `root`."""
         folder = root / self.name
         return folder / "-".join(sorted(languages)) if self.pairwise else folder
 
@@ -85,18 +92,32 @@ def find_corpus(name: str) -> Corpus:
     raise ConfigError(f"there is no corpus '{name}'{hint}")
 
 
-def check_languages(corpus: Corpus, languages: tuple[str, str]) -> None:
-    """Raise ConfigError when the corpus lacks one of the languages, or does not pair these two."""
+def check_languages(corpus: Corpus, languages: tuple[str, ...]) -> None:
+    """Raise ConfigError when the corpus lacks one of the languages, or does not pair these two.
+
+    One language alone is a text, which a corpus with files for each pair does not have.
+    """
     for language in languages:
         if language not in corpus.languages:
             hint = suggest(language, corpus.languages) or f"; it has {', '.join(corpus.languages)}"
             raise ConfigError(f"{corpus.name} has no language '{language}'{hint}")
+    if len(languages) == 1:
+        _check_has_texts(corpus, languages[0])
+        return
     if languages[0] == languages[1]:
         raise ConfigError(f"source and target language are both '{languages[0]}'; give two")
     if corpus.pivot and corpus.pivot not in languages:
         raise ConfigError(
             f"{corpus.name} pairs every language with '{corpus.pivot}' only, not "
             f"'{languages[0]}' with '{languages[1]}'; use '{corpus.pivot}' on one side"
+        )
+
+
+def _check_has_texts(corpus: Corpus, language: str) -> None:
+    if corpus.pairwise:
+        raise ConfigError(
+            f"{corpus.name} has a text of '{language}' for each pair of languages, not one of them all; fetch a pair "
+            f"with 'deepnet data get {corpus.name} ...' and give its file as data.train_text"
         )
 
 
@@ -115,7 +136,7 @@ def builtin_folder() -> Path:
     return Path(str(resources.files("deepnet.data") / "builtin"))
 
 
-def find_folder(corpus: Corpus, languages: tuple[str, str], *, downloads: Path) -> Path | None:
+def find_folder(corpus: Corpus, languages: tuple[str, ...], *, downloads: Path) -> Path | None:
     """Return the first folder that has the corpus: built in, below DEEPNET_DATA, or downloaded before."""
     roots = [builtin_folder()] if corpus.builtin else [offline_folder(), downloads]
     for root in roots:

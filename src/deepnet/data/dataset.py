@@ -1,23 +1,32 @@
-"""Binarised pairs, read in place: opening costs nothing, whatever the size."""
+"""Binarised text, read in place: opening costs nothing, whatever the size."""
 
 import json
 from dataclasses import fields
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deepnet.data.binarize import FORMAT, FORMAT_VERSION, HEADER_FILE, Header, Shard, shard_path
+from deepnet.data.binarize import (
+    FORMAT,
+    FORMAT_VERSION,
+    HEADER_FILE,
+    Header,
+    Shard,
+    Side,
+    shard_path,
+)
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import DataError
 
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 
 
-class PairDataset:
-    """Pairs of sentences as ids; each sentence ends in eos."""
+class TextDataset:
+    """Rows of sentences as ids, one per side; each sentence ends in eos."""
 
     def __init__(self, folder: str | Path, *, tokenizers: Tokenizers | None = None):
         """Open a folder written by `binarize`.
@@ -30,46 +39,36 @@ class PairDataset:
         if tokenizers is not None:
             _check_fingerprints(self.folder, self.header, tokenizers)
         _check_sizes(self.folder, self.header)
-        self._starts = np.cumsum([0, *(shard.pairs for shard in self.header.shards)])
+        self._starts = np.cumsum([0, *(shard.rows for shard in self.header.shards)])
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
-        return self.header.pairs
+        """Return the number of rows."""
+        return self.header.rows
 
-    def __getitem__(self, index: int) -> tuple[Ids, Ids]:
-        """Return source and target ids of pair `index` as read-only views on the file."""
+    def __getitem__(self, index: int) -> tuple[Ids, ...]:
+        """Return the ids of each sentence of row `index` as read-only views on the file."""
         if not 0 <= index < len(self):
-            raise IndexError(f"pair {index} of {len(self)}")
+            raise IndexError(f"row {index} of {len(self)}")
         shard = int(np.searchsorted(self._starts, index, side="right")) - 1
         ids, offsets = self._files[shard]
-        first = 2 * (index - int(self._starts[shard]))
-        start, middle, end = offsets[first : first + 3].tolist()
-        return ids[start:middle], ids[middle:end]
+        sides = len(self.header.sides)
+        first = sides * (index - int(self._starts[shard]))
+        ends = offsets[first : first + sides + 1].tolist()
+        return tuple(ids[start:end] for start, end in pairwise(ends))
 
-    @property
-    def source_pad(self) -> int:
-        """The source vocabulary's padding id."""
-        return self.header.source_vocab_size - 1
-
-    @property
-    def target_pad(self) -> int:
-        """The target vocabulary's padding id."""
-        return self.header.target_vocab_size - 1
-
-    def lengths(
-        self, start: int = 0, stop: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the source and target lengths, eos included, of pairs `start` to `stop`; loads no ids."""
+    def lengths(self, start: int = 0, stop: int | None = None) -> tuple[NDArray[np.int64], ...]:
+        """Return the lengths of each side, eos included, of rows `start` to `stop`; loads no ids."""
+        sides = len(self.header.sides)
         stop = len(self) if stop is None else min(stop, len(self))
         first, last = np.searchsorted(self._starts, (start, stop), side="right").tolist()
-        parts = [np.empty((0, 2), np.int64)]
+        parts = [np.empty((0, sides), np.int64)]
         for shard in range(first - 1, min(last, len(self._files))):
             low = max(start - int(self._starts[shard]), 0)
-            high = min(stop - int(self._starts[shard]), self.header.shards[shard].pairs)
+            high = min(stop - int(self._starts[shard]), self.header.shards[shard].rows)
             if low < high:
-                parts.append(np.diff(self._files[shard][1][2 * low : 2 * high + 1]).reshape(-1, 2))
-        both = np.concatenate(parts)
-        return both[:, 0], both[:, 1]
+                offsets = self._files[shard][1][sides * low : sides * high + 1]
+                parts.append(np.diff(offsets).reshape(-1, sides))
+        return tuple(np.concatenate(parts).T)
 
     @cached_property
     def _files(self) -> list[tuple[Ids, NDArray[np.int64]]]:
@@ -90,7 +89,7 @@ def read_header(folder: str | Path) -> Header:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(
-            f"{folder} holds no prepared pairs (no {HEADER_FILE}); prepare the data again"
+            f"{folder} holds no prepared text (no {HEADER_FILE}); prepare the data again"
         ) from error
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}; prepare the data again") from error
@@ -99,7 +98,7 @@ def read_header(folder: str | Path) -> Header:
 
 def _parse_header(path: Path, data: Any) -> Header:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise DataError(f"{path} does not describe prepared pairs; prepare the data again")
+        raise DataError(f"{path} does not describe prepared text; prepare the data again")
     if data.get("format_version") != FORMAT_VERSION:
         raise DataError(
             f"{path} has format version {data.get('format_version')}, this deepnet reads "
@@ -108,27 +107,27 @@ def _parse_header(path: Path, data: Any) -> Header:
     if set(data) != {field.name for field in fields(Header)}:
         raise DataError(f"{path} lacks keys or has foreign ones; prepare the data again")
     shards = tuple(Shard(**shard) for shard in data["shards"])
-    return Header(**{**data, "shards": shards})
+    sides = tuple(Side(**side) for side in data["sides"])
+    return Header(**{**data, "sides": sides, "shards": shards})
 
 
 def _check_fingerprints(folder: Path, header: Header, tokenizers: Tokenizers) -> None:
-    sides = (
-        ("source", header.source_fingerprint, tokenizers.source.fingerprint),
-        ("target", header.target_fingerprint, tokenizers.target.fingerprint),
-    )
-    for side, stored, given in sides:
-        if stored != given:
+    given = (("source", tokenizers.source), ("target", tokenizers.target))
+    for side, (name, tokenizer) in zip(header.sides, given, strict=False):  # a text has one side
+        stored, other = side.fingerprint, tokenizer.fingerprint
+        if stored != other:
             raise DataError(
-                f"{folder} was made with another {side} tokenizer ({stored[:12]}, not {given[:12]}); "
+                f"{folder} was made with another {name} tokenizer ({stored[:12]}, not {other[:12]}); "
                 "prepare the data again with this one"
             )
 
 
 def _check_sizes(folder: Path, header: Header) -> None:
     if not header.shards:
-        raise DataError(f"{folder} holds no pairs; give more text or looser cleaning")
+        raise DataError(f"{folder} holds no sentences; give more text or looser cleaning")
     for index, shard in enumerate(header.shards):
-        expected = {"ids": shard.ids * header.dtype.itemsize, "offsets": 8 * (2 * shard.pairs + 1)}
+        offsets = len(header.sides) * shard.rows + 1
+        expected = {"ids": shard.ids * header.dtype.itemsize, "offsets": 8 * offsets}
         for suffix, size in expected.items():
             path = shard_path(folder, index, suffix)
             actual = path.stat().st_size if path.exists() else 0

@@ -43,12 +43,12 @@ _KEPT_TAGS = re.compile(r"</?(title|description)>")
 
 def get_corpus(
     corpus: Corpus,
-    languages: tuple[str, str],
+    languages: tuple[str, ...],
     *,
     downloads: Path,
     report: Report,
 ) -> Path:
-    """Return the folder with the corpus's files for two languages, downloading it into `downloads` when needed.
+    """Return the folder with the corpus's files for two languages or one, downloading it into `downloads` when needed.
 
     Raises ConfigError for a language the corpus lacks and DataError when it cannot be downloaded or is not what the
     catalogue says.
@@ -94,6 +94,8 @@ def fetch(url: str, *, path: Path, report: Report, sha256: str | None = None) ->
     if sha256 is not None and digest != sha256:
         temporary.unlink()
         raise DataError(f"{url} has the sha256 {digest} instead of {sha256}; it was not kept")
+    if sha256 is None:
+        report(f"no checksum is known for it; its sha256 is {digest}")
     temporary.replace(path)
 
 
@@ -114,7 +116,7 @@ def _copy(source: IO[bytes], target: IO[bytes], total: int | None, report: Repor
 def _write_language(
     corpus: Corpus,
     language: str,
-    pair: tuple[str, str],
+    pair: tuple[str, ...],
     archives: Path,
     folder: Path,
     report: Report,
@@ -143,7 +145,7 @@ def _split_lines(
     corpus: Corpus,
     split: str,
     language: str,
-    pair: tuple[str, str],
+    pair: tuple[str, ...],
     archives: Path,
     report: Report,
 ) -> Iterator[str]:

@@ -8,7 +8,7 @@ from deepnet.data.corpora import Corpus, find_corpus, find_folder, list_corpora,
 
 
 def corpus_table(*, downloads: Path) -> list[dict[str, Any]]:
-    """Return name, title, languages, splits, licence, attribution, homepage and folder of every corpus.
+    """Return name, title, languages, splits, licence, attribution, homepage, checksum and folder of every corpus.
 
     First those of the catalogue, then the folders of one's own below DEEPNET_DATA. "folder" is None where the corpus
     would have to be downloaded.
@@ -22,6 +22,7 @@ def corpus_table(*, downloads: Path) -> list[dict[str, Any]]:
             "licence": corpus.licence,
             "attribution": corpus.attribution,
             "homepage": corpus.homepage,
+            "checksum": corpus.checksum,
             "builtin": corpus.builtin,
             "folder": _folder(corpus, downloads),
         }

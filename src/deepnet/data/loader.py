@@ -1,46 +1,14 @@
-"""From planned pairs to tensors: the micro-batches one process computes, update by update."""
+"""From planned rows to tensors: the micro-batches one process computes, update by update."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from deepnet.data.batching import BatchConfig, count_updates, group_by_length, plan_updates
-from deepnet.data.dataset import Ids, PairDataset
+from deepnet.data.dataset import TextDataset
+from deepnet.data.objectives import Batch as Batch
+from deepnet.data.objectives import Objective
 from deepnet.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One micro-batch; B sentences, S and T the longest source and target with eos."""
-
-    source: Tensor
-    """[B, S] int64, pad where padding."""
-    source_keep: Tensor | None
-    """[B, S] bool, True = may be attended; None when nothing is padding."""
-    target_in: Tensor
-    """[B, T] int64, starts with pad, then the target without its last id."""
-    target_out: Tensor
-    """[B, T] int64, ends with eos, pad where padding."""
-    num_tokens: int
-    """Target tokens that are not padding."""
-    num_source_tokens: int
-    """Source tokens that are not padding."""
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch with its tensors on `device`."""
-        keep = None if self.source_keep is None else self.source_keep.to(device)
-        return Batch(
-            source=self.source.to(device),
-            source_keep=keep,
-            target_in=self.target_in.to(device),
-            target_out=self.target_out.to(device),
-            num_tokens=self.num_tokens,
-            num_source_tokens=self.num_source_tokens,
-        )
 
 
 @dataclass(frozen=True)
@@ -50,7 +18,7 @@ class Update:
     batches: tuple[Batch, ...]
     """This process's micro-batches."""
     num_tokens: int
-    """Target tokens of the whole update, over all processes."""
+    """Tokens to predict of the whole update, over all processes."""
 
 
 class UpdateLoader:
@@ -58,9 +26,10 @@ class UpdateLoader:
 
     def __init__(
         self,
-        dataset: PairDataset,
+        dataset: TextDataset,
         config: BatchConfig,
         *,
+        objective: Objective,
         seed: int,
         rank: int = 0,
         world_size: int = 1,
@@ -76,7 +45,7 @@ class UpdateLoader:
                 f"'batching.micro_batches_per_update' is {config.micro_batches_per_update}, fewer than "
                 f"the {world_size} processes; each needs at least one"
             )
-        self.dataset, self.config, self.seed = dataset, config, seed
+        self.dataset, self.config, self.objective, self.seed = dataset, config, objective, seed
         self.rank, self.world_size = rank, world_size
 
     def updates(self, epoch: int, start: int = 0) -> Iterator[Update]:
@@ -90,43 +59,20 @@ class UpdateLoader:
                 )
             mine = micro_batches[self.rank :: self.world_size]
             yield Update(
-                batches=tuple(make_batch(self.dataset, batch.pairs.tolist()) for batch in mine),
-                num_tokens=sum(batch.num_tokens for batch in micro_batches),
+                batches=tuple(
+                    self.objective.batch(self.dataset, batch.rows, epoch=epoch) for batch in mine
+                ),
+                num_tokens=sum(self.objective.num_tokens(batch.lengths) for batch in micro_batches),
             )
 
     def updates_per_epoch(self, epoch: int) -> int:
-        """Return the number of updates of an epoch; an estimate beyond 100 million pairs."""
+        """Return the number of updates of an epoch; an estimate beyond 100 million rows."""
         return count_updates(self.dataset, self.config, seed=self.seed, epoch=epoch)
 
 
-def make_batch(dataset: PairDataset, pairs: Sequence[int]) -> Batch:
-    """Return the tensors of the given pairs."""
-    both = [dataset[i] for i in pairs]
-    source = _padded([source for source, _ in both], dataset.source_pad)
-    target = _padded([target for _, target in both], dataset.target_pad)
-    keep = source != dataset.source_pad
-    first = np.full((len(both), 1), dataset.target_pad)
-    target_in = np.concatenate([first, target[:, :-1]], axis=1)
-    return Batch(
-        source=torch.from_numpy(source),
-        source_keep=None if keep.all() else torch.from_numpy(keep),
-        target_in=torch.from_numpy(target_in),
-        target_out=torch.from_numpy(target),
-        num_tokens=sum(len(target) for _, target in both),
-        num_source_tokens=int(keep.sum()),
-    )
-
-
-def validation_batches(dataset: PairDataset, max_tokens: int) -> list[Batch]:
+def validation_batches(
+    dataset: TextDataset, *, objective: Objective, max_tokens: int
+) -> list[Batch]:
     """Return the whole dataset, shortest sentences first, in batches of at most `max_tokens`; always the same."""
-    source, target = dataset.lengths()
-    groups = group_by_length(source, target, max_tokens=max_tokens)
-    return [make_batch(dataset, group.tolist()) for group in groups]
-
-
-def _padded(sentences: list[Ids], pad: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return [B, longest] with `pad` after each sentence."""
-    padded = np.full((len(sentences), max(map(len, sentences))), pad, dtype=np.int64)
-    for row, sentence in zip(padded, sentences, strict=True):
-        row[: len(sentence)] = sentence
-    return padded
+    groups = group_by_length(*dataset.lengths(), max_tokens=max_tokens)
+    return [objective.batch(dataset, group, epoch=0) for group in groups]

@@ -8,7 +8,7 @@ prepared twice.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import sentencepiece
 
 from deepnet.data.binarize import FORMAT_VERSION as SHARD_VERSION
 from deepnet.data.cleaning import CleaningConfig
-from deepnet.data.dataset import PairDataset
+from deepnet.data.dataset import TextDataset
 from deepnet.data.sources import FILE_FIELDS, DataConfig, Sources, find_sources
 from deepnet.data.steps import FORMAT_VERSION, PARTS, SUMMARY_FILE, Job, run_steps, text_files
 from deepnet.data.text import read_lines
@@ -40,15 +40,14 @@ class PreparedData:
     cached: bool
     """Whether it was there already."""
 
-    def dataset(self, part: str) -> PairDataset:
-        """Return the pairs of "train", "valid" or "test" as ids."""
-        return PairDataset(self.folder / part, tokenizers=self.tokenizers)
+    def dataset(self, part: str) -> TextDataset:
+        """Return the rows of "train", "valid" or "test" as ids."""
+        return TextDataset(self.folder / part, tokenizers=self.tokenizers)
 
-    def lines(self, part: str) -> tuple[list[str], list[str]]:
-        """Return the source and target sentences of "valid" or "test" as text, to translate and to score against."""
-        source, target = self.summary["languages"]
-        files = text_files(self.folder, part, (source, target))
-        return list(read_lines(files.source)), list(read_lines(files.target))
+    def lines(self, part: str) -> tuple[list[str], ...]:
+        """Return each side's sentences of "valid" or "test" as text: sources to translate, targets to score against."""
+        files = text_files(self.folder, part, self.summary["languages"])
+        return tuple(list(read_lines(file)) for file in files)
 
 
 def prepare(
@@ -66,7 +65,7 @@ def prepare(
     report = report or _say_nothing
     cache = Path(cache_dir)
     sources = find_sources(config, downloads=cache / "corpora", report=report)
-    inputs = _fingerprint_files(sources, tokenizer)
+    inputs = _fingerprint_files(config.sides, sources, tokenizer)
     folder = cache / f"{sources.name}-{_key(config, cleaning, tokenizer, inputs)}"
     cached = (folder / SUMMARY_FILE).exists()
     if not cached:
@@ -81,8 +80,9 @@ def prepare(
                 ) from error
     prepared = open_prepared(folder, cached=cached)
     if cached:
-        sizes = (f"{part} {prepared.summary['parts'][part]['pairs']:,}" for part in PARTS)
-        report(f"prepared data found in {folder}: {', '.join(sizes)} pairs")
+        parts = prepared.summary["parts"]
+        sizes = (f"{part} {parts[part][config.unit]:,}" for part in PARTS)
+        report(f"prepared data found in {folder}: {', '.join(sizes)} {config.unit}")
     return prepared
 
 
@@ -96,11 +96,13 @@ def open_prepared(folder: str | Path, *, cached: bool = True) -> PreparedData:
     return PreparedData(folder, Tokenizers.load(folder), summary, cached)
 
 
-def _fingerprint_files(sources: Sources, tokenizer: TokenizerConfig) -> dict[str, dict[str, str]]:
+def _fingerprint_files(
+    sides: Sequence[str], sources: Sources, tokenizer: TokenizerConfig
+) -> dict[str, dict[str, str]]:
     """Return path and sha256 of every input file by what it is for."""
-    paths = {}
+    paths: dict[str, Path] = {}
     for part, files in sources.parts.items():
-        paths[f"{part}_source"], paths[f"{part}_target"] = files.source, files.target
+        paths |= {f"{part}_{side}": file for side, file in zip(sides, files, strict=True)}
     for name in _MODEL_FIELDS:
         if path := tokenizer.model_dump()[name]:
             paths[name] = Path(path)

@@ -1,16 +1,17 @@
-"""Splitting valid and test off a corpus so that no sentence of theirs is in another part, in either language.
+"""Splitting valid and test off a corpus so that no sentence of theirs is in another part, in any language.
 
-Pairs that share a source or a target sentence, case and punctuation apart, form a group (and so do groups that share
-one); a group is never divided. Which groups are held out depends on a hash of their sentences, not on their order.
+Rows that share a sentence on one side, case and punctuation apart, form a group (and so do groups that share one); a
+group is never divided. Which groups are held out depends on a hash of their sentences, not on their order.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deepnet.data.cleaning import normalise
+from deepnet.data.text import Row
 from deepnet.errors import DataError
 
 TRAIN = -1
@@ -20,18 +21,18 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying permutes the 64
 
 
 def split_by_hash(
-    pairs: Iterable[tuple[str, str]], *, wanted: Mapping[str, int]
+    rows: Iterable[Row], *, wanted: Mapping[str, int], sides: Sequence[str] = ("source", "target")
 ) -> NDArray[np.int8]:
-    """Return for each pair the index in `wanted` (part -> number of pairs) of the part it belongs to, or TRAIN.
+    """Return for each row the index in `wanted` (part -> number of rows) of the part it belongs to, or TRAIN.
 
-    A part gets at most the pairs wanted and at most a twentieth of the corpus. Raises DataError when nothing can be
-    held out. Memory: about 50 bytes per pair.
+    A part gets at most the rows wanted and at most a twentieth of the corpus. `sides` are the names of a row's
+    sentences. Raises DataError when nothing can be held out. Memory: about 50 bytes per row.
     """
-    sentences = (sentence for pair in pairs for sentence in pair)
-    hashes = np.fromiter(map(_hash, sentences), dtype=np.uint64).reshape(-1, 2)
+    sentences = (sentence for row in rows for sentence in row)
+    hashes = np.fromiter(map(_hash, sentences), dtype=np.uint64).reshape(-1, len(sides))
     if len(hashes) == 0:
-        raise DataError("there are no pairs to split valid and test off; give more text")
-    groups = _connect(hashes[:, 0], hashes[:, 1])
+        raise DataError("there are no sentences to split valid and test off; give more text")
+    groups = _connect(hashes)
     order, sizes = _shuffle_groups(groups, hashes[:, 0])
     parts = np.full(len(groups), TRAIN, dtype=np.int8)
     start = 0
@@ -40,8 +41,8 @@ def split_by_hash(
         chosen, start = _choose(order, sizes, start, limit)
         if not chosen:
             raise DataError(
-                f"cannot split a {name} part off {len(groups):,} pairs: they are too few or share too many "
-                f"sentences; give files of your own in data.{name}_source and data.{name}_target"
+                f"cannot split a {name} part off {len(groups):,} lines: they are too few or share too many "
+                f"sentences; give files of your own in {' and '.join(f'data.{name}_{s}' for s in sides)}"
             )
         parts[np.isin(groups, chosen)] = index
     return parts
@@ -52,10 +53,10 @@ def _hash(sentence: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _connect(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return for each pair the lowest index among all pairs connected to it by equal sentences."""
-    sides = [np.unique(side, return_inverse=True)[1] for side in (source, target)]
-    labels = np.arange(len(source))
+def _connect(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return for each row the lowest index among all rows connected to it by equal sentences."""
+    sides = [np.unique(side, return_inverse=True)[1] for side in hashes.T]
+    labels = np.arange(len(hashes))
     while True:
         before = labels
         for side in sides:
@@ -64,7 +65,7 @@ def _connect(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> NDArray[
             labels = lowest[side]
         labels = labels[
             labels
-        ]  # what a pair's label has learnt, the pair learns too: long chains close fast
+        ]  # what a row's label has learnt, the row learns too: long chains close fast
         if np.array_equal(before, labels):
             return labels
 
@@ -85,7 +86,7 @@ def _shuffle_groups(
 def _choose(
     order: NDArray[np.int64], sizes: NDArray[np.int64], start: int, limit: int
 ) -> tuple[list[int], int]:
-    """Take groups from `start` on until `limit` pairs are reached; large ones stay in train."""
+    """Take groups from `start` on until `limit` rows are reached; large ones stay in train."""
     chosen, room, index = [], limit, start
     largest = max(limit // _MOST_OF_PART, 1)
     while room > 0 and index < len(order):

@@ -1,7 +1,7 @@
 """The steps of one preparation, in order; each reads what the one before it wrote."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -15,16 +15,16 @@ from deepnet.data.cleaning import (
     CleaningCounts,
     HeldOut,
     clean,
-    drop_untranslated,
+    drop_empty,
 )
-from deepnet.data.sources import DataConfig, Sources, TextPair
+from deepnet.data.sources import DataConfig, Sources
 from deepnet.data.split import TRAIN, split_by_hash
-from deepnet.data.text import read_pairs, write_pairs
+from deepnet.data.text import Row, read_rows, write_rows
 from deepnet.data.tokenizer import TokenizerConfig, Tokenizers, make_tokenizers
 from deepnet.errors import DataError
 from deepnet.record import write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SUMMARY_FILE = "preparation.json"
 PARTS = ("train", "valid", "test")
 
@@ -40,14 +40,13 @@ class Job:
     folder: Path
     report: Callable[[str], None]
 
-    def text(self, part: str) -> TextPair:
-        """Return where the sentences of a part are kept as text."""
+    def text(self, part: str) -> list[Path]:
+        """Return where the sentences of a part are kept as text, one file per side."""
         return text_files(self.folder, part, self.config.languages)
 
-    def pairs(self, part: str) -> Iterator[tuple[str, str]]:
-        """Yield the sentences of a part kept as text."""
-        files = self.text(part)
-        return read_pairs(files.source, files.target)
+    def rows(self, part: str) -> Iterator[Row]:
+        """Yield the rows of a part kept as text."""
+        return read_rows(self.text(part))
 
 
 def run_steps(job: Job, inputs: Mapping[str, Mapping[str, str]]) -> None:
@@ -59,13 +58,13 @@ def run_steps(job: Job, inputs: Mapping[str, Mapping[str, str]]) -> None:
     num_train = _split_off(job, missing) if missing else counts["train"].kept
     tokenizers = _make_tokenizers(job, num_train)
     headers = {part: _binarize(job, part, tokenizers) for part in PARTS}
-    for path in (job.text("train").source, job.text("train").target):
+    for path in job.text("train"):
         path.unlink()
     done = {
         "counts": {part: count.to_dict() for part, count in counts.items()},
         "split_off": missing,
         "vocab_size": [tokenizers.source.vocab_size, tokenizers.target.vocab_size],
-        "parts": {part: _sizes(header) for part, header in headers.items()},
+        "parts": {part: _sizes(job, header) for part, header in headers.items()},
         "seconds": round(time.monotonic() - start, 1),
     }
     write_json(job.folder / SUMMARY_FILE, _settings(job) | {"inputs": inputs} | done)
@@ -85,62 +84,61 @@ def _settings(job: Job) -> dict[str, object]:
 
 
 def _keep_held_out(job: Job, part: str) -> CleaningCounts:
-    """Copy a given valid or test part as text; only pairs without a translation are left out."""
-    given, kept = job.sources.parts[part], job.text(part)
+    """Copy a given valid or test part as text; only rows without a sentence on one side are left out."""
+    given = job.sources.parts[part]
     counts = CleaningCounts()
-    pairs = drop_untranslated(read_pairs(given.source, given.target), counts=counts)
-    write_pairs(pairs, source=kept.source, target=kept.target)
-    job.report(f"{part}: {_describe(counts)}")
+    write_rows(drop_empty(read_rows(given), counts=counts), job.text(part))
+    job.report(f"{part}: {_describe(job, counts)}")
     if not counts.kept:
-        raise DataError(f"{given.source} and {given.target} have no line that both translate")
+        raise DataError(f"{_names(given)}: there is no line with a sentence on every side")
     return counts
 
 
 def _clean_train(job: Job, held_out_parts: list[str]) -> CleaningCounts:
-    given, kept = job.sources.parts["train"], job.text("train")
+    given = job.sources.parts["train"]
     counts = CleaningCounts()
-    pairs = clean(
-        read_pairs(given.source, given.target),
+    rows = clean(
+        read_rows(given),
         config=job.cleaning,
-        held_out=HeldOut.of(pair for part in held_out_parts for pair in job.pairs(part)),
+        held_out=HeldOut.of(row for part in held_out_parts for row in job.rows(part)),
         counts=counts,
     )
-    write_pairs(pairs, source=kept.source, target=kept.target)
-    job.report(f"train: {_describe(counts)}")
+    write_rows(rows, job.text("train"))
+    job.report(f"train: {_describe(job, counts)}")
     if not counts.kept:
+        advice = "check that the files belong together, or " if len(given) > 1 else ""
         raise DataError(
-            f"cleaning leaves none of the {counts.read:,} pairs of {given.source} and {given.target} "
-            f"({_reasons(counts)}); check that the files belong together, or loosen [cleaning]"
+            f"cleaning leaves none of the {counts.read:,} {job.config.unit} of {_names(given)} "
+            f"({_reasons(counts)}); {advice}loosen [cleaning]"
         )
     return counts
 
 
 def _split_off(job: Job, missing: list[str]) -> int:
-    """Move pairs from train to the parts that were not given; return how many stay in train."""
+    """Move rows from train to the parts that were not given; return how many stay in train."""
     wanted = {"valid": job.config.valid_pairs, "test": job.config.test_pairs}
-    parts = split_by_hash(job.pairs("train"), wanted={part: wanted[part] for part in missing})
+    parts = split_by_hash(
+        job.rows("train"), wanted={part: wanted[part] for part in missing}, sides=job.config.sides
+    )
     for index, part in enumerate(missing):
-        files = job.text(part)
-        number = write_pairs(_chosen(job, parts == index), source=files.source, target=files.target)
-        job.report(f"{part}: {number:,} pairs split off train")
-    rest, train = job.text("rest"), job.text("train")
-    number = write_pairs(_chosen(job, parts == TRAIN), source=rest.source, target=rest.target)
-    rest.source.replace(train.source)
-    rest.target.replace(train.target)
+        number = write_rows(_chosen(job, parts == index), job.text(part))
+        job.report(f"{part}: {number:,} {job.config.unit} split off train")
+    number = write_rows(_chosen(job, parts == TRAIN), job.text("rest"))
+    for rest, train in zip(job.text("rest"), job.text("train"), strict=True):
+        rest.replace(train)
     return number
 
 
-def _chosen(job: Job, mask: NDArray[np.bool_]) -> Iterator[tuple[str, str]]:
-    return compress(job.pairs("train"), mask)
+def _chosen(job: Job, mask: NDArray[np.bool_]) -> Iterator[Row]:
+    return compress(job.rows("train"), mask)
 
 
 def _make_tokenizers(job: Job, num_train: int) -> Tokenizers:
-    files = job.text("train")
-    tokenizers = make_tokenizers(
-        files.source, target=files.target, num_lines=num_train, config=job.tokenizer
-    )
+    tokenizers = make_tokenizers(job.text("train"), num_lines=num_train, config=job.tokenizer)
     tokenizers.save(job.folder)
-    origin = "given" if job.tokenizer.source_model else f"trained on {num_train:,} pairs"
+    origin = (
+        "given" if job.tokenizer.source_model else f"trained on {num_train:,} {job.config.unit}"
+    )
     sizes = f"{tokenizers.source.vocab_size:,}"
     if not tokenizers.shared:
         sizes += f" and {tokenizers.target.vocab_size:,}"
@@ -150,44 +148,50 @@ def _make_tokenizers(job: Job, num_train: int) -> Tokenizers:
 
 def _binarize(job: Job, part: str, tokenizers: Tokenizers) -> Header:
     header = binarize(
-        job.pairs(part),
+        job.rows(part),
         folder=job.folder / part,
         tokenizers=tokenizers,
         languages=job.config.languages,
         max_length=job.config.max_sentence_tokens,
     )
     longer = f"; {header.too_long:,} longer than {job.config.max_sentence_tokens} left out"
+    tokens = " + ".join(f"{side.tokens:,}" for side in header.sides)
     job.report(
-        f"{part}: {header.pairs:,} pairs, {header.source_tokens:,} + {header.target_tokens:,} tokens"
+        f"{part}: {header.rows:,} {job.config.unit}, {tokens} tokens"
         + (longer if header.too_long else "")
     )
-    if not header.pairs:
+    if not header.rows:
         raise DataError(
-            f"every {part} pair is longer than data.max_sentence_tokens = "
+            f"every {part} {job.config.unit.removesuffix('s')} is longer than data.max_sentence_tokens = "
             f"{job.config.max_sentence_tokens}; raise it"
         )
     return header
 
 
-def _sizes(header: Header) -> dict[str, int]:
+def _sizes(job: Job, header: Header) -> dict[str, int]:
+    names = [f"{side}_tokens" for side in job.config.sides]
     return {
-        "pairs": header.pairs,
-        "source_tokens": header.source_tokens,
-        "target_tokens": header.target_tokens,
+        job.config.unit: header.rows,
+        **{name: side.tokens for name, side in zip(names, header.sides, strict=True)},
         "longest": header.longest,
         "too_long": header.too_long,
     }
 
 
-def _describe(counts: CleaningCounts) -> str:
+def _describe(job: Job, counts: CleaningCounts) -> str:
     reasons = _reasons(counts)
-    return f"{counts.kept:,} of {counts.read:,} pairs kept" + (f" ({reasons})" if reasons else "")
+    kept = f"{counts.kept:,} of {counts.read:,} {job.config.unit} kept"
+    return kept + (f" ({reasons})" if reasons else "")
 
 
 def _reasons(counts: CleaningCounts) -> str:
     return ", ".join(f"{reason}: {number:,}" for reason, number in counts.dropped.most_common())
 
 
-def text_files(folder: Path, part: str, languages: tuple[str, str]) -> TextPair:
-    """Return where a preparation keeps the sentences of a part as text."""
-    return TextPair(folder / f"{part}.{languages[0]}", folder / f"{part}.{languages[1]}")
+def _names(files: Sequence[Path]) -> str:
+    return " and ".join(map(str, files))
+
+
+def text_files(folder: Path, part: str, languages: Sequence[str]) -> list[Path]:
+    """Return where a preparation keeps the sentences of a part as text, one file per language."""
+    return [folder / f"{part}.{language}" for language in languages]

@@ -1,11 +1,13 @@
 """Plain or gzip text, read line by line, with errors that name the file and the line.
 
+A row is line N of every file that belongs together: a sentence and its translation, or of one text a sentence alone.
 A line ends at a line feed; a carriage return before it and a byte order mark at the start of the file are not text.
 """
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
@@ -16,6 +18,9 @@ from deepnet.errors import DataError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = "\ufeff"
+
+Row = tuple[str, ...]
+"""The sentences of one line number, one per side."""
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -46,34 +51,50 @@ def decode_lines(stream: BufferedReader | ZipExtFile, *, name: str) -> Iterator[
 
 
 def read_pairs(source: str | Path, target: str | Path) -> Iterator[tuple[str, str]]:
-    """Yield line N of `source` with line N of `target`.
+    """Yield line N of `source` with line N of `target`; raises DataError as `read_rows` does."""
+    return ((left, right) for left, right in read_rows((source, target)))
 
-    Raises DataError when a file is empty or when one has more lines than the other, with both counts.
+
+def read_rows(paths: Sequence[str | Path]) -> Iterator[Row]:
+    """Yield the rows of some files.
+
+    Raises DataError when a file is empty or when one has more lines than another, with the counts.
     """
-    sources, targets = read_lines(source), read_lines(target)
+    readers = [read_lines(path) for path in paths]
     number = 0
-    for number, (left, right) in enumerate(zip_longest(sources, targets), 1):
-        if left is None or right is None:
-            longer = number + sum(1 for _ in (targets if left is None else sources))
-            counts = (number - 1, longer) if left is None else (longer, number - 1)
-            raise DataError(
-                f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; "
-                "line N of one must be the translation of line N of the other"
-            )
-        yield left, right
+    for number, row in enumerate(zip_longest(*readers), 1):
+        if None in row:
+            counts = [
+                number - 1 if line is None else number + sum(1 for _ in reader)
+                for line, reader in zip(row, readers, strict=True)
+            ]
+            raise DataError(_unequal(paths, counts))
+        yield row
     if number == 0:
-        raise DataError(f"{source} and {target} are empty; expected one sentence per line")
+        what = " and ".join(map(str, paths))
+        raise DataError(
+            f"{what} {'is' if len(paths) == 1 else 'are'} empty; expected one sentence per line"
+        )
 
 
-def write_pairs(pairs: Iterable[tuple[str, str]], *, source: str | Path, target: str | Path) -> int:
-    """Write both sides of `pairs` as plain UTF-8 text, one sentence per line, and return their number."""
+def write_rows(rows: Iterable[Row], paths: Sequence[str | Path]) -> int:
+    """Write each side of `rows` as plain UTF-8 text, one sentence per line, and return their number."""
     number = 0
-    with _create(source) as source_file, _create(target) as target_file:
-        for left, right in pairs:
-            source_file.write(left + "\n")
-            target_file.write(right + "\n")
+    with ExitStack() as stack:
+        files = [stack.enter_context(_create(path)) for path in paths]
+        for row in rows:
+            for file, sentence in zip(files, row, strict=True):
+                file.write(sentence + "\n")
             number += 1
     return number
+
+
+def _unequal(paths: Sequence[str | Path], counts: Sequence[int]) -> str:
+    first, *others = (f"{path} has {count:,}" for path, count in zip(paths, counts, strict=True))
+    return (
+        f"{first} lines and {' and '.join(others)}; "
+        "line N of one must be the translation of line N of the other"
+    )
 
 
 def _create(path: str | Path) -> IO[str]:

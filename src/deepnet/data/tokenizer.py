@@ -1,5 +1,7 @@
 """Subwords: a SentencePiece model seen through deepnet's ids (eos 0, unk 1, everything else, pad last).
 
+A model trained on one text has a piece for a masked token, too: a control symbol, which no text is ever split into.
+
 A model trained here already has eos and unk where we want them; in a model from elsewhere they are moved, so that
 any SentencePiece model can be used as it is. Pad is an id of ours, one past the pieces of the model.
 """
@@ -7,7 +9,7 @@ any SentencePiece model can be used as it is. Pad is an id of ours, one past the
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -23,6 +25,8 @@ from deepnet.errors import DataError
 
 EOS = 0
 UNK = 1
+MASK_PIECE = "<mask>"
+"""The piece that stands for a masked token, in a model that has it."""
 _NO_LENGTH_LIMIT = (
     1 << 24
 )  # bytes; SentencePiece would silently skip lines longer than its own default
@@ -36,7 +40,7 @@ class TokenizerConfig(Section):
     kind: Literal["unigram", "bpe", "words"] = "unigram"
     """Subword model; "words" takes text that is already tokenised and splits it at white space only."""
     vocab_size: Annotated[int, Field(ge=4)] = 8000
-    """Number of ids of each vocabulary, padding included."""
+    """Number of ids of each vocabulary, padding and (of one text) the mask included."""
     shared: bool = True
     """One vocabulary for both languages (needed to tie all embeddings) instead of one each."""
     byte_fallback: bool = True
@@ -99,6 +103,12 @@ class Tokenizer:
     def pad(self) -> int:
         """The id of padding: the last one."""
         return len(self._theirs)
+
+    @property
+    def mask(self) -> int | None:
+        """The id of a masked token, or None where the model has no piece for it."""
+        theirs: int = self._processor.piece_to_id(MASK_PIECE)
+        return None if self._processor.is_unknown(theirs) else self._ours[theirs]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -169,31 +179,36 @@ class Tokenizers:
 
 
 def make_tokenizers(
-    source: str | Path, *, target: str | Path, num_lines: int, config: TokenizerConfig
+    files: Sequence[str | Path], *, num_lines: int, config: TokenizerConfig
 ) -> Tokenizers:
-    """Load the models named by `config`, or train them on the two files of `num_lines` lines each.
+    """Load the models named by `config`, or train them on the files, one per side, of `num_lines` lines each.
 
-    Raises DataError when a model cannot be read, or when the text is too small for the vocabulary.
+    A model trained on one file alone has the piece for a masked token, and serves as both. Raises DataError when a
+    model cannot be read, or when the text is too small for the vocabulary.
     """
     if config.source_model:
         left = Tokenizer.load(config.source_model)
         return Tokenizers(
             left, Tokenizer.load(config.target_model) if config.target_model else left
         )
-    left_lines = evenly_spaced(read_lines(source), total=num_lines, at_most=config.sample_lines)
-    right_lines = evenly_spaced(read_lines(target), total=num_lines, at_most=config.sample_lines)
-    if config.shared:
-        joint = train_tokenizer(chain(left_lines, right_lines), config=config)
+    samples = [
+        evenly_spaced(read_lines(file), total=num_lines, at_most=config.sample_lines)
+        for file in files
+    ]
+    if len(files) == 1 or config.shared:
+        mask = (MASK_PIECE,) if len(files) == 1 else ()
+        joint = train_tokenizer(chain(*samples), config=config, control_symbols=mask)
         return Tokenizers(joint, joint)
-    return Tokenizers(
-        train_tokenizer(left_lines, config=config), train_tokenizer(right_lines, config=config)
-    )
+    return Tokenizers(*(train_tokenizer(lines, config=config) for lines in samples))
 
 
-def train_tokenizer(lines: Iterable[str], *, config: TokenizerConfig) -> Tokenizer:
+def train_tokenizer(
+    lines: Iterable[str], *, config: TokenizerConfig, control_symbols: Sequence[str] = ()
+) -> Tokenizer:
     """Train one SentencePiece model; the same lines and config give the same bytes.
 
-    Raises DataError, saying the possible sizes, when the text cannot have a vocabulary of that size.
+    `control_symbols` are pieces that have an id and that no text is split into. Raises DataError, saying the possible
+    sizes, when the text cannot have a vocabulary of that size.
     """
     words = config.kind == "words"
     model = io.BytesIO()
@@ -211,6 +226,7 @@ def train_tokenizer(lines: Iterable[str], *, config: TokenizerConfig) -> Tokeniz
             unk_id=UNK,
             bos_id=-1,
             pad_id=-1,
+            control_symbols=list(control_symbols),
             num_threads=_TRAINER_THREADS,
             minloglevel=2,
         )

@@ -187,7 +187,7 @@ def _check_lengths(
 def _tokenizers(bundle: Bundle) -> Tokenizers:
     if bundle.model.config.architecture != "encoder_decoder":
         raise ConfigError(
-            f"{bundle.path} holds an {bundle.model.config.architecture} model; only an"
+            f"{bundle.path} holds a model of the architecture {bundle.model.config.architecture}; only an"
             " encoder_decoder translates"
         )
     if bundle.tokenizers is None:

@@ -7,28 +7,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import model_validator
 from rich.console import Console
 from torch import nn
 
 from deepnet.config import Section, build
 from deepnet.errors import ConfigError
+from deepnet.pipeline.beginning import preparation
 from deepnet.pipeline.preparing import CACHE
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.run import FinishedRun, choose_device, follow_update, run_recipe
 from deepnet.record import RunFolder
 from deepnet.training.batches import Batch, ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.distributed import Ranks
-from deepnet.training.loop import Sink, TrainingResult, Validate, train_loop
+from deepnet.training.distributed import Ranks, started_processes
+from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.progress import ProgressDisplay
+from deepnet.training.session import Sink, Validate
 from deepnet.training.tensorboard import TensorBoardSink
 from deepnet.training.update import Loss
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
 
+_ONLY_IN_RECIPES = {
+    "label_smoothing": "the loss is your own",
+    "average_last": "no bundle is made of a model of your own",
+}
+
 
 class LoopSettings(Section):
-    """The sections of a recipe that a model of one's own is trained by."""
+    """The sections of a recipe that a model of one's own is trained by.
+
+    A key that works on a recipe's own loss or bundle only is refused here.
+    """
 
     training: TrainingConfig
     """How long to train, how to check on it and what to keep."""
@@ -36,6 +47,13 @@ class LoopSettings(Section):
     """What turns gradients into updates."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate at each update."""
+
+    @model_validator(mode="after")
+    def _nothing_ignored(self) -> "LoopSettings":
+        for key, reason in _ONLY_IN_RECIPES.items():
+            if key in self.training.model_fields_set:
+                raise ValueError(f"training.{key} has no effect here: {reason}; leave it out")
+        return self
 
 
 def train(
@@ -94,14 +112,20 @@ def train_model(
 
     `loss(model, batch)` is divided by `count(batch)`, by default 1: return a mean, or a sum and count its tokens.
     `settings` are a recipe's sections training, optimizer and schedule. A batch needs `to(device)` alone, as a tensor
-    has; all are gone through in order, epoch after epoch. For anything else call `deepnet.training.loop.train_loop`.
+    has; all are gone through in order, epoch after epoch. The scheme of a model of ours prepares itself on them. One
+    process only; for anything else call `deepnet.training.loop.train_loop`.
     Raises ConfigError, CheckpointError or DivergenceError; what was saved before stays.
     """
+    _refuse_several_processes()
     checked = build(LoopSettings, settings)
-    dump = checked.model_dump(mode="json")
-    run = RunFolder.open(out) if resume else RunFolder.create(out, recipe=dump)
+    dump = checked.model_dump(mode="json", exclude={"training": set(_ONLY_IN_RECIPES)})
     ours = model if isinstance(model, Transformer) else None
-    with _shown(Console(), run.path, tensorboard=tensorboard) as sinks:
+    on = choose_device(device)
+    moved = (batch.to(on) for batch in batches)
+    with (
+        RunFolder.locked(out, recipe=dump, resume=resume) as run,
+        _shown(Console(), run.path, tensorboard=tensorboard) as sinks,
+    ):
         return train_loop(
             model,
             loader=ListedUpdates([ListedUpdate((b,), count(b) if count else 1) for b in batches]),
@@ -111,12 +135,22 @@ def train_model(
             optimizer=checked.optimizer,
             schedule=checked.schedule,
             validate=validate,
+            prepare=preparation(ours, moved, loss=loss) if ours else None,
             after_update=partial(follow_update, ours.scheme) if ours else None,
             policies=parameter_policies(ours) if ours else None,
             blocks=[layer for stack in ours.stacks() for layer in stack.layers] if ours else (),
-            ranks=Ranks(choose_device(device)),
+            ranks=Ranks(on),
             sinks=sinks,
             resume=resume,
+        )
+
+
+def _refuse_several_processes() -> None:
+    if started_processes() > 1:
+        raise ConfigError(
+            f"torchrun started {started_processes()} processes, but 'train_model' runs in one: its updates are "
+            "one batch each. Call deepnet.training.loop.train_loop inside deepnet.training.distributed.joined_ranks, "
+            "with a loader that deals the batches of an update to ranks"
         )
 
 

@@ -52,7 +52,8 @@ def _own_part(
         )
     if part not in ("valid", "test"):
         raise ConfigError(f"there is no part '{part}' to evaluate; choose valid or test")
-    return prepare_data(load_recipe(run), cache=cache, report=report).lines(part)
+    sources, references = prepare_data(load_recipe(run), cache=cache, report=report).lines(part)
+    return sources, references
 
 
 def _read(source: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""After the last update: the weights that are kept become a bundle, which translates the test part and is scored."""
+"""After the last update: the weights that are kept become a bundle, which is scored on the test part."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,19 +9,27 @@ import torch
 from deepnet.bundle import load_bundle, load_model_tensors, save_bundle
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import Tokenizers
-from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.translate import Translator
+from deepnet.pipeline.preparing import Report, held_out_batches
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.scoring import timed_scores
+from deepnet.pipeline.scoring import timed_perplexity, timed_scores
 from deepnet.record import RunFolder, atomic_write, write_json
 from deepnet.training.checkpoint import read_header
 from deepnet.training.selection import select_checkpoints, selected_weights
 from deepnet.transformer.models import Transformer
 
 
-def write_bundle(recipe: Recipe, run: RunFolder, model: Transformer, data: PreparedData) -> None:
+def write_bundle(
+    recipe: Recipe, run: RunFolder, model: Transformer, data: PreparedData, *, report: Report
+) -> None:
     """Write the run's bundle from the checkpoints that the recipe chooses; `model` takes their weights."""
-    checkpoints = select_checkpoints(run.checkpoints, average_last=recipe.training.average_last)
+    wanted = recipe.training.average_last
+    checkpoints = select_checkpoints(run.checkpoints, average_last=wanted)
+    if len(checkpoints) < wanted:
+        report(
+            f"of training.average_last = {wanted} checkpoints there are {len(checkpoints)}: the model is their "
+            "average; a lower training.save_every gives more"
+        )
     save_weights(
         run.bundle,
         checkpoints,
@@ -44,45 +52,40 @@ def save_weights(
     """Write a bundle of the average of some checkpoints of a recipe's run; return the steps they are of."""
     load_model_tensors(model, selected_weights(checkpoints))
     steps = [read_header(checkpoint)["state"].step for checkpoint in checkpoints]
-    source, target = recipe.data.languages
     save_bundle(
         path,
         model,
         tokenizers,
-        languages={"source": source, "target": target},
+        languages=dict(zip(recipe.data.sides, recipe.data.languages, strict=True)),
         provenance={"steps": steps, "notice": notice, "decoding": recipe.decoding.model_dump()},
     )
     return steps
 
 
 def score_test(
-    run: RunFolder,
-    data: PreparedData,
-    *,
-    decoding: DecodingConfig,
-    part: str = "test",
-    device: str | torch.device = "cpu",
+    recipe: Recipe, run: RunFolder, data: PreparedData, *, device: torch.device
 ) -> dict[str, Any]:
-    """Translate a part with the run's bundle, score it, and keep both in the run's outputs folder."""
-    sources, references = data.lines(part)
-    translator = Translator.of(load_bundle(run.bundle, device))
-    translations, scores = timed_scores(translator, sources, references, config=decoding)
-    _write_outputs(run, part, sources, references, translations, scores)
+    """Score the run's bundle on the test part, which a translator translates; both go into the run's outputs folder."""
+    bundle = load_bundle(run.bundle, device)
+    if not recipe.translates:
+        batches = held_out_batches(recipe, data, "test")
+        scores = timed_perplexity(bundle.model, batches, device=device)
+        _write_outputs(run, {}, scores)
+        return scores
+    sources, references = data.lines("test")
+    translator = Translator.of(bundle)
+    translations, scores = timed_scores(translator, sources, references, config=recipe.decoding)
+    texts = {"source": sources, "reference": references, "translation": translations}
+    _write_outputs(run, texts, scores)
     return scores
 
 
 def _write_outputs(
-    run: RunFolder,
-    part: str,
-    sources: list[str],
-    references: list[str],
-    translations: list[str],
-    scores: Mapping[str, Any],
+    run: RunFolder, texts: Mapping[str, list[str]], scores: Mapping[str, Any]
 ) -> None:
     folder = run.path / "outputs"
     folder.mkdir(exist_ok=True)
-    texts = {"source": sources, "reference": references, "translation": translations}
     for name, lines in texts.items():
-        with atomic_write(folder / f"{part}.{name}.txt") as file:
+        with atomic_write(folder / f"test.{name}.txt") as file:
             file.write("".join(line + "\n" for line in lines).encode())
-    write_json(folder / f"{part}.scores.json", scores)
+    write_json(folder / "test.scores.json", scores)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from deepnet.data.loader import Batch, UpdateLoader
-from deepnet.pipeline.preparing import CACHE, Report, build_model, prepare_data
+from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.run import choose_device
 from deepnet.schemes.coefficients import coefficients
-from deepnet.training.loss import translation_loss
+from deepnet.training.loss import token_loss
 from deepnet.training.precision import resolve_precision
 from deepnet.training.recompute import recomputed
 from deepnet.transformer.counting import count_parameters
@@ -83,8 +83,7 @@ def inspect_recipe(
     data = prepare_data(recipe, cache=cache, report=report)
     model = build_model(recipe, data.tokenizers)
     initialization = initialization_report(model)
-    loader = UpdateLoader(data.dataset("train"), recipe.batching, seed=recipe.training.seed)
-    update, largest = _look_at_updates(loader)
+    update, largest = _look_at_updates(make_loader(recipe, data))
     return Inspection(
         parameters=count_parameters(model),
         coefficients=coefficients(
@@ -117,14 +116,14 @@ def _look_at_updates(loader: UpdateLoader) -> tuple[UpdateReport, Batch]:
 
 
 def _padded_tokens(batch: Batch) -> int:
-    return batch.source.numel() + batch.target_in.numel()
+    return batch.source.numel() + batch.target_out.numel()
 
 
 def _try_step(recipe: Recipe, model: Transformer, batch: Batch, device: torch.device) -> StepReport:
     precision = resolve_precision(
         recipe.training.precision, device=device, width=recipe.model.d_model
     )
-    compute = translation_loss(label_smoothing=recipe.training.label_smoothing)
+    compute = token_loss(label_smoothing=recipe.training.label_smoothing)
     blocks = [layer for stack in model.stacks() for layer in stack.layers]
     model.to(device).train()
     started = time.monotonic()
@@ -136,7 +135,7 @@ def _try_step(recipe: Recipe, model: Transformer, batch: Batch, device: torch.de
     return StepReport(
         sentences=len(batch.source),
         source_length=batch.source.shape[1],
-        target_length=batch.target_in.shape[1],
+        target_length=batch.target_out.shape[1],
         loss=value,
         seconds=time.monotonic() - started,
         peak_bytes=_peak_bytes(device),

@@ -1,4 +1,4 @@
-"""A recipe's text as prepared data, and the model that fits it."""
+"""A recipe's text as prepared data, the batches its objective makes of it, and the model that fits it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,14 +7,18 @@ import torch
 
 from deepnet.config import build
 from deepnet.data.corpora import CACHE as CACHE
+from deepnet.data.loader import Batch, UpdateLoader, validation_batches
+from deepnet.data.objectives import MaskedTokens, NextToken, Objective, Translation
 from deepnet.data.prepare import PreparedData, prepare
-from deepnet.data.tokenizer import Tokenizers
+from deepnet.data.tokenizer import MASK_PIECE, Tokenizers
+from deepnet.errors import ConfigError
 from deepnet.pipeline.recipe import Recipe
 from deepnet.training.config import optimizer_family
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 Report = Callable[[str], None]
 """Takes each message for the user as it comes."""
+_HELD_OUT_SEED = 0  # of what is masked in valid and test
 
 
 def prepare_data(
@@ -28,6 +32,47 @@ def prepare_data(
         cache_dir=cache,
         report=report,
     )
+
+
+def make_loader(
+    recipe: Recipe, data: PreparedData, *, rank: int = 0, world_size: int = 1
+) -> UpdateLoader:
+    """Return the updates of the recipe's training part, as one of `world_size` processes computes them."""
+    return UpdateLoader(
+        data.dataset("train"),
+        recipe.batching,
+        objective=make_objective(recipe, data.tokenizers, seed=recipe.training.seed),
+        seed=recipe.training.seed,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def held_out_batches(recipe: Recipe, data: PreparedData, part: str) -> list[Batch]:
+    """Return "valid" or "test" as the model sees it: always the same, whatever the seed of the run."""
+    return validation_batches(
+        data.dataset(part),
+        objective=make_objective(recipe, data.tokenizers, seed=_HELD_OUT_SEED),
+        max_tokens=recipe.batching.max_tokens,
+    )
+
+
+def make_objective(recipe: Recipe, tokenizers: Tokenizers, *, seed: int) -> Objective:
+    """Return what a model of the recipe's architecture learns; `seed` decides what is masked, if anything.
+
+    Raises ConfigError where the tokenizer lacks what the objective needs.
+    """
+    if recipe.translates:
+        return Translation()
+    if recipe.model.architecture == "decoder_only":
+        return NextToken()
+    mask = tokenizers.target.mask
+    if mask is None:
+        raise ConfigError(
+            f"an encoder_only model learns masked tokens, but the SentencePiece model {recipe.tokenizer.source_model} "
+            f"has no piece '{MASK_PIECE}'; leave out tokenizer.source_model, or train it with that control symbol"
+        )
+    return MaskedTokens(mask=mask, seed=seed)
 
 
 def build_model(recipe: Recipe, tokenizers: Tokenizers) -> Transformer:

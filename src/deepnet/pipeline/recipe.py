@@ -9,14 +9,22 @@ from pydantic import Field, model_validator
 from deepnet.config import Section, build, override, read_toml
 from deepnet.data.batching import BatchConfig
 from deepnet.data.cleaning import CleaningConfig
-from deepnet.data.sources import DataConfig
+from deepnet.data.sources import PAIR, DataConfig
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
-from deepnet.schemes.catalogue import load_scheme
+from deepnet.schemes.catalogue import load_scheme, scheme_class
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.transformer.models import TransformerConfig
+
+_PAIR_KEYS = {
+    "cleaning": ("max_ratio",),
+    "tokenizer": ("shared", "target_model"),
+    "model": ("source_vocab_size",),
+}
+_PAIR_SECTIONS = ("validation", "decoding")
+"""What has no effect on one text."""
 
 
 class ValidationConfig(Section):
@@ -31,7 +39,11 @@ class ValidationConfig(Section):
 
 
 class Recipe(Section):
-    """A whole run: text, model, scheme, training, decoding."""
+    """A whole run: text, model, scheme, training, decoding.
+
+    The architecture decides what is learnt: an encoder_decoder translates, a decoder_only predicts the next token of
+    one text, an encoder_only the masked tokens of one text.
+    """
 
     data: DataConfig
     """The text."""
@@ -54,17 +66,26 @@ class Recipe(Section):
     validation: ValidationConfig = ValidationConfig()
     """What a validation measures."""
     decoding: DecodingConfig = DecodingConfig()
-    """How the finished model translates the test part."""
+    """How the finished translator translates the test part."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_as_the_scheme_does(cls, given: Any) -> Any:
+        """Start at the peak learning rate where the scheme's source does and the recipe says nothing of a warm-up."""
+        sections = [given.get(name, {}) for name in ("scheme", "schedule", "optimizer")]
+        if not all(isinstance(section, Mapping) for section in sections):
+            return given
+        scheme, schedule, optimizer = sections
+        silent = not {"warmup_steps", "warmup_init_lr"} & schedule.keys()
+        if silent and not scheme_class(scheme.get("name", "deepnorm")).warmup:
+            return {**given, "schedule": {**schedule, **_at_the_peak(schedule, optimizer)}}
+        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
+        self._check_sides()
         if self.training.keep_best == "bleu" and not self.validation.bleu:
             raise ValueError("training.keep_best = 'bleu' needs validation.bleu = true")
-        if self.model.architecture != "encoder_decoder":
-            raise ValueError(
-                f"model.architecture is '{self.model.architecture}', but a recipe trains a translator, "
-                "which is an encoder_decoder"
-            )
         one_vocabulary = self.tokenizer.shared and not self.tokenizer.target_model
         if self.model.tie_embeddings == "all" and not one_vocabulary:
             raise ValueError(
@@ -84,10 +105,50 @@ class Recipe(Section):
             )
         return self
 
+    def _check_sides(self) -> None:
+        """Refuse a text that the architecture cannot learn from, and what has no effect on one text."""
+        architecture, pairs = self.model.architecture, self.data.sides == PAIR
+        if self.translates and not pairs:
+            raise ValueError(
+                "model.architecture 'encoder_decoder' learns from sentences with translations, but data is one text; "
+                "give two languages or files, or choose 'decoder_only' or 'encoder_only'"
+            )
+        if pairs and not self.translates:
+            raise ValueError(
+                f"model.architecture '{architecture}' learns from one text, but data names sentences with "
+                "translations; give data.language with a corpus, or data.train_text"
+            )
+        if not pairs and (given := _for_pairs_only(self)):
+            raise ValueError(f"'{given[0]}' has no effect on one text; remove it")
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model learns translations, not the tokens of one text."""
+        return self.model.architecture == "encoder_decoder"
+
     def residual_scheme(self) -> ResidualScheme:
         """Return the scheme with its options; raises ConfigError that names a wrong one."""
         options = dict(self.scheme)
         return load_scheme(options.pop("name", "deepnorm"), options)
+
+
+def _at_the_peak(schedule: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict[str, float]:
+    """Return what makes a schedule start at the peak; inverse_sqrt keeps its steps, from which it then falls."""
+    if schedule.get("name", ScheduleConfig().name) != "inverse_sqrt":
+        return {"warmup_steps": 0}
+    return {"warmup_init_lr": optimizer.get("lr", OptimizerConfig().lr)}
+
+
+def _for_pairs_only(recipe: Recipe) -> list[str]:
+    """Return the keys that were set though they mean something for sentences with translations only."""
+    given = recipe.model_dump(exclude_defaults=True)
+    named = [
+        f"{section}.{key}"
+        for section, keys in _PAIR_KEYS.items()
+        for key in keys
+        if key in given.get(section, {})
+    ]
+    return named + [f"{name}.{key}" for name in _PAIR_SECTIONS for key in given.get(name, {})]
 
 
 def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:

@@ -1,7 +1,8 @@
-"""A whole run: prepare, train, bundle, translate the test part, score."""
+"""A whole run: prepare, train, bundle, score the test part."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,24 +12,25 @@ import torch
 from torch import nn
 
 from deepnet.bundle import load_bundle, load_model_tensors, model_tensors
-from deepnet.data.loader import UpdateLoader
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
+from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.finishing import score_test, write_bundle
 from deepnet.pipeline.opening import bundle_path
-from deepnet.pipeline.preparing import CACHE, Report, build_model, prepare_data
+from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
 from deepnet.schemes.catalogue import describe_scheme
 from deepnet.training.checkpoint import list_checkpoints
-from deepnet.training.distributed import Ranks, joined_ranks
-from deepnet.training.loop import Sink, TrainingResult, train_loop
-from deepnet.training.loss import translation_loss
+from deepnet.training.distributed import Ranks, joined_ranks, started_processes
+from deepnet.training.loop import TrainingResult, train_loop
+from deepnet.training.loss import token_loss
 from deepnet.training.precision import resolve_precision
 from deepnet.training.resume import check_resumable, list_changes
+from deepnet.training.session import Sink
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
 
@@ -42,7 +44,7 @@ class FinishedRun:
     training: TrainingResult
     """How training ended."""
     scores: dict[str, Any] | None
-    """BLEU and chrF of the test part with signatures; None where training was interrupted."""
+    """Of the test part: BLEU and chrF with signatures, or of one text loss and perplexity; None where interrupted."""
 
     @property
     def bundle(self) -> Path:
@@ -60,9 +62,11 @@ def run_recipe(
     cache: Path = CACHE,
     report: Report = print,
     sinks: Sequence[Sink] = (),
+    score: bool = True,
 ) -> FinishedRun:
-    """Prepare, train, bundle, translate and score; `resume` goes on with the run in `out`.
+    """Prepare, train, bundle and score; `resume` goes on with the run in `out`.
 
+    Without `score` the test part is not scored, and so not translated either.
     `start_from` is a run or bundle to fine-tune, whose vocabulary takes the place of the recipe's. Raises ConfigError
     where `out` holds another run, DataError where the text cannot be used, DivergenceError where training is not finite
     any more; the last good checkpoint stays.
@@ -80,17 +84,28 @@ def run_recipe(
         model = build_model(recipe, data.tokenizers)
         if start_from:
             _take_weights(model, start_from)
-        run = _open_run(recipe, out, resume=resume, ranks=ranks)
-        result = _train(recipe, run, model, data, ranks, resume, sinks if ranks.is_writer else ())
-        if not ranks.is_writer or result.stopped == "interrupted":
-            return FinishedRun(run.path, result, None)
-        write_bundle(recipe, run, model, data)
-        scores = score_test(run, data, decoding=recipe.decoding, device=ranks.device)
-        return FinishedRun(run.path, result, scores)
+        with _opened_run(recipe, out, resume=resume, ranks=ranks) as run:
+            shown = sinks if ranks.is_writer else ()
+            result = _train(recipe, run, model, data, ranks, resume, shown)
+            if not ranks.is_writer or result.stopped == "interrupted":
+                return FinishedRun(run.path, result, None)
+            write_bundle(recipe, run, model, data, report=report)
+            scores = None
+            if score:
+                scores = score_test(recipe, run, data, device=ranks.device)
+            return FinishedRun(run.path, result, scores)
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; "auto" is the first GPU where there is one, else the CPU."""
+    """Return the device of that name; "auto" is the first GPU where there is one, else the CPU.
+
+    Raises ConfigError where it cannot be used, or names one GPU for all the processes of torchrun.
+    """
+    if name.startswith("cuda:") and started_processes() > 1:
+        raise ConfigError(
+            f"the device '{name}' is one GPU, but torchrun started {started_processes()} processes, each of which "
+            "takes a GPU of its own; give 'cuda', and choose the GPUs with CUDA_VISIBLE_DEVICES"
+        )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
@@ -170,13 +185,18 @@ def _function(model: Transformer) -> dict[str, Any]:
     return {"model": shape, "scheme": {**describe_scheme(model.scheme), "skip": alphas}}
 
 
-def _open_run(recipe: Recipe, out: str | Path, *, resume: bool, ranks: Ranks) -> RunFolder:
+@contextmanager
+def _opened_run(
+    recipe: Recipe, out: str | Path, *, resume: bool, ranks: Ranks
+) -> Iterator[RunFolder]:
+    """Yield the run, made or found by the writer, that no other command can write meanwhile."""
     if not ranks.is_writer:
         ranks.wait()
-        return RunFolder(Path(out))
-    run = RunFolder.open(out) if resume else RunFolder.create(out, recipe=recipe.model_dump())
-    ranks.wait()
-    return run
+        yield RunFolder(Path(out))
+        return
+    with RunFolder.locked(out, recipe=recipe.model_dump(), resume=resume) as run:
+        ranks.wait()
+        yield run
 
 
 def _train(
@@ -191,30 +211,19 @@ def _train(
     precision = resolve_precision(
         recipe.training.precision, device=ranks.device, width=recipe.model.d_model
     )
-    loader = UpdateLoader(
-        data.dataset("train"),
-        recipe.batching,
-        seed=recipe.training.seed,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-    )
-    scheme = model.scheme
-    if not int(model.scheme_step) and not list_checkpoints(run.checkpoints):
-        moved = (
-            batch.to(ranks.device) for update in loader.updates(0) for batch in update.batches
-        )
-        batches = ((batch.source, batch.source_keep, batch.target_in) for batch in moved)
-        scheme.prepare(model.to(ranks.device), batches)
+    loss = token_loss(label_smoothing=recipe.training.label_smoothing)
+    whole = make_loader(recipe, data)
     result = train_loop(
         model,
-        loader=loader,
-        loss=translation_loss(label_smoothing=recipe.training.label_smoothing),
+        loader=make_loader(recipe, data, rank=ranks.rank, world_size=ranks.world_size),
+        loss=loss,
         run=run,
         training=recipe.training,
         optimizer=recipe.optimizer,
         schedule=recipe.schedule,
         validate=make_validation(recipe, data, device=ranks.device, precision=precision),
-        after_update=partial(follow_update, scheme),
+        prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
+        after_update=partial(follow_update, model.scheme),
         policies=parameter_policies(model),
         blocks=[layer for stack in model.stacks() for layer in stack.layers],
         precision=precision,

@@ -1,15 +1,16 @@
-"""What the loop is told about a model at each validation: the loss and, where asked for, BLEU."""
+"""What the loop is told about a model at each validation: the loss, of one text perplexity, where asked for BLEU."""
 
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from deepnet.data.loader import validation_batches
 from deepnet.data.prepare import PreparedData
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.translate import Translator, translate
+from deepnet.evaluation.perplexity import perplexity
 from deepnet.evaluation.scores import corpus_scores
+from deepnet.pipeline.preparing import held_out_batches
 from deepnet.pipeline.recipe import Recipe
 from deepnet.training.loss import validation_loss
 from deepnet.training.precision import Precision
@@ -19,20 +20,20 @@ from deepnet.transformer.models import Transformer
 def make_validation(
     recipe: Recipe, data: PreparedData, *, device: torch.device, precision: Precision
 ) -> Callable[[nn.Module, int], dict[str, float]]:
-    """Return the function (model, step) -> {"loss": nats per token, "bleu": ...} on the valid part."""
-    batches = validation_batches(data.dataset("valid"), recipe.batching.max_tokens)
-    sources, references = data.lines("valid")
-    count = recipe.validation.bleu_sentences
+    """Return the function (model, step) -> figures on the valid part: "loss" (nats per token) and what goes with it."""
+    batches = held_out_batches(recipe, data, "valid")
+    texts = [side[: recipe.validation.bleu_sentences] for side in data.lines("valid")]
 
     def validate(model: nn.Module, step: int) -> dict[str, float]:
         loss = validation_loss(model, batches, device=device, precision=precision)
+        if not recipe.translates:
+            return {"loss": loss, "perplexity": perplexity(loss)}
         if not recipe.validation.bleu:
             return {"loss": loss}
         assert isinstance(model, Transformer)
-        found = translate(
-            Translator(model, data.tokenizers), sources[:count], config=greedier(recipe)
-        )
-        return {"loss": loss, "bleu": corpus_scores(list(found), references[:count])["bleu"]}
+        sources, references = texts
+        found = translate(Translator(model, data.tokenizers), sources, config=greedier(recipe))
+        return {"loss": loss, "bleu": corpus_scores(list(found), references)["bleu"]}
 
     return validate
 

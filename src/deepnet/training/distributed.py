@@ -39,8 +39,15 @@ class Ranks:
         """True for the one process that writes files and the display."""
         return self.rank == 0
 
+    @torch.no_grad()
+    def make_equal(self, model: nn.Module) -> None:
+        """Give every rank the writer's parameters and buffers."""
+        if self.world_size > 1:
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor, src=0)
+
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the module to call in the forward pass: it averages gradients over the ranks, and starts them equal.
+        """Return the module to call in the forward pass: it averages gradients over the ranks.
 
         Buffers are not sent around: what the loop keeps in them is a function of the step.
         """
@@ -80,18 +87,24 @@ class Ranks:
             dist.barrier()
 
 
+def started_processes() -> int:
+    """Return the number of processes that torchrun started together, this one among them; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     """Join the processes that torchrun started, if it did, for the length of a block.
 
-    Each CUDA process takes the device of its local rank. gloo serves the CPU, nccl CUDA.
+    "cuda" without a number is the device of the local rank. gloo serves the CPU, nccl CUDA.
     """
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = started_processes()
     if world_size == 1:
         yield Ranks(device)
         return
-    if device.type == "cuda":
+    if device == torch.device("cuda"):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
     try:

@@ -7,7 +7,7 @@ the same update draws the same masks in a resumed run and on another number of r
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,6 @@ from deepnet.training.averaging import MovingAverage
 from deepnet.training.batches import Updates, updates_from
 from deepnet.training.checkpoint import (
     Trained,
-    list_checkpoints,
     load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
@@ -29,6 +28,7 @@ from deepnet.training.checkpoint import (
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks
 from deepnet.training.interruption import Interruption
+from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.optimizers import (
     PolicyRow,
     applied_learning_rate,
@@ -39,13 +39,18 @@ from deepnet.training.optimizers import (
 from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.recompute import recomputed
 from deepnet.training.schedules import learning_rate, resolve_schedule
+from deepnet.training.session import (
+    Prepare,
+    Session,
+    Sink,
+    Validate,
+    earlier_checkpoints,
+    make_ready,
+    refuse_what_has_no_effect,
+    resolved_sections,
+)
 from deepnet.training.state import TrainingState
 from deepnet.training.update import AfterUpdate, Loss, Updater
-
-Validate = Callable[[nn.Module, int], Mapping[str, float]]
-"""(model in evaluation mode, updates done) -> figures, among them the one that training.keep_best names."""
-Sink = Callable[[Mapping[str, Any]], None]
-"""Takes each record of metrics.jsonl as it is written, such as the display."""
 
 
 @dataclass(frozen=True)
@@ -62,24 +67,6 @@ class TrainingResult:
     """The step of that figure."""
 
 
-@dataclass(frozen=True)
-class _Session:
-    """What stays the same during one call of the loop."""
-
-    trained: Trained
-    updater: Updater
-    loader: Updates
-    validate: Validate | None
-    training: TrainingConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
-    ranks: Ranks
-    run: RunFolder
-    sinks: Sequence[Sink]
-    settings: Mapping[str, Any]
-    updates_per_epoch: int
-
-
 def train_loop(
     model: nn.Module,
     *,
@@ -90,6 +77,7 @@ def train_loop(
     optimizer: OptimizerConfig,
     schedule: ScheduleConfig,
     validate: Validate | None = None,
+    prepare: Prepare | None = None,
     after_update: AfterUpdate | None = None,
     policies: Iterable[PolicyRow] | None = None,
     blocks: Sequence[nn.Module] = (),
@@ -101,18 +89,19 @@ def train_loop(
 ) -> TrainingResult:
     """Train any model on any updates with any loss until a limit is reached; the model is left as it was trained.
 
-    `policies` are the parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed,
-    `settings` whatever else a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from
-    the beginning where there is none. Raises DivergenceError when a loss, gradient or weight is not finite,
-    CheckpointError when a checkpoint cannot be written or read, ConfigError when settings contradict each other or the
-    run that is resumed.
+    `prepare` is called before the first update, and not when there is a checkpoint to go on from. `policies` are the
+    parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, `settings` whatever else
+    a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the beginning where there
+    is none. Raises DivergenceError when a loss, gradient or weight is not finite, CheckpointError when a checkpoint
+    cannot be written or read, ConfigError when settings contradict each other or the run that is resumed, DeepNetError
+    when the memory does not suffice.
     """
-    if training.recompute and not blocks:
-        raise ConfigError("training.recompute is set, but the caller names no blocks to recompute")
+    refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
     ranks = ranks or Ranks()
     schedule = resolve_schedule(schedule, max_steps=training.max_steps)
     precision = precision or resolve_precision(training.precision, device=ranks.device)
-    model.to(ranks.device).train()
+    earlier = earlier_checkpoints(run.checkpoints, resume=resume)
+    make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
     trained = Trained(
         model=model,
         optimizer=build_optimizer(optimizer, policies=policies or plain_policies(model)),
@@ -130,8 +119,7 @@ def train_loop(
         precision=precision,
         ranks=ranks,
     )
-    sections = {"training": training, "optimizer": optimizer, "schedule": schedule}
-    session = _Session(
+    session = Session(
         trained=trained,
         updater=updater,
         loader=loader,
@@ -142,13 +130,13 @@ def train_loop(
         ranks=ranks,
         run=run,
         sinks=sinks,
-        settings={
-            **(settings or {}),
-            **{name: section.model_dump(mode="json") for name, section in sections.items()},
-        },
+        settings={**(settings or {}), **resolved_sections(training, optimizer, schedule)},
         updates_per_epoch=loader.updates_per_epoch(0),
     )
-    _restore(session, resume=resume)
+    if earlier:
+        load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
+    if resume and ranks.is_writer:
+        keep_steps(run.metrics_path, trained.state.step)
     with recomputed(blocks) if training.recompute else nullcontext(), Interruption() as signals:
         stopped = _loop(session, signals)
     ranks.wait()
@@ -156,7 +144,7 @@ def train_loop(
     return TrainingResult(stopped, state.step, state.best, state.best_step)
 
 
-def _loop(session: _Session, signals: Interruption) -> str:
+def _loop(session: Session, signals: Interruption) -> str:
     """Train until the end and return what ended it.
 
     An interruption saves and nothing else, so that the resumed run records and validates as if it had not happened.
@@ -192,19 +180,7 @@ def _loop(session: _Session, signals: Interruption) -> str:
     return stopped
 
 
-def _restore(session: _Session, *, resume: bool) -> None:
-    """Put the latest checkpoint into the session, and cut what was written after it."""
-    folder, ranks = session.run.checkpoints, session.ranks
-    checkpoints = list_checkpoints(folder)
-    if checkpoints and not resume:
-        raise ConfigError(f"{folder} holds checkpoints of another run; resume it or choose another")
-    if checkpoints:
-        load_checkpoint(checkpoints[-1], trained=session.trained, settings=session.settings)
-    if resume and ranks.is_writer:
-        keep_steps(session.run.metrics_path, session.trained.state.step)
-
-
-def _set_learning_rate(session: _Session) -> float:
+def _set_learning_rate(session: Session) -> float:
     """Set the rate of the coming update and return the one that takes effect."""
     step = session.trained.state.step
     lr = learning_rate(step, peak=session.optimizer.lr, config=session.schedule)
@@ -216,19 +192,20 @@ def _every(interval: int, state: TrainingState) -> bool:
     return interval > 0 and state.step % interval == 0
 
 
-def _training_record(session: _Session, lr: float) -> dict[str, Any]:
+def _training_record(session: Session, lr: float) -> dict[str, Any]:
     """Return the means since the last record, and start anew."""
     state = session.trained.state
     progress = state.progress(session.training, updates_per_epoch=session.updates_per_epoch)
     return {"lr": lr, "progress": progress, **state.take_window()}
 
 
-def _validate(session: _Session, validate: Validate) -> tuple[dict[str, float], bool]:
+def _validate(session: Session, validate: Validate) -> tuple[dict[str, float], bool]:
     """Return the figures under the names of the record, and whether they are the best so far."""
     trained, metric = session.trained, session.training.keep_best
     trained.model.eval()
     holding = trained.average.in_place_of(trained.model) if trained.average else nullcontext()
-    with holding, torch.no_grad():
+    shortage = memory_shortage_explained(f"in the validation after step {trained.state.step}")
+    with holding, torch.no_grad(), shortage:
         figures = session.ranks.from_writer(
             lambda: dict(validate(trained.model, trained.state.step))
         )
@@ -244,7 +221,7 @@ def _validate(session: _Session, validate: Validate) -> tuple[dict[str, float], 
     return {f"validation_{name}": value for name, value in figures.items()}, is_best
 
 
-def _write_record(session: _Session, record: Mapping[str, Any]) -> None:
+def _write_record(session: Session, record: Mapping[str, Any]) -> None:
     """Append what there is to say about this step, if anything, to metrics.jsonl and show it."""
     if not record or not session.ranks.is_writer:
         return
@@ -256,7 +233,7 @@ def _write_record(session: _Session, record: Mapping[str, Any]) -> None:
         sink(full)
 
 
-def _save(session: _Session) -> None:
+def _save(session: Session) -> None:
     if not session.ranks.is_writer:
         return
     folder, state = session.run.checkpoints, session.trained.state

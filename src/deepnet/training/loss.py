@@ -1,4 +1,4 @@
-"""The loss of translation: cross-entropy summed over the target tokens that are not padding."""
+"""The loss of every objective: cross-entropy summed over the tokens to predict."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -11,8 +11,8 @@ from deepnet.training.cross_entropy import summed_cross_entropy
 from deepnet.training.precision import Precision
 
 
-class TranslationBatch(Protocol):
-    """The fields of a batch that the loss reads; `data.loader.Batch` has them."""
+class TokenBatch(Protocol):
+    """The fields of a batch that the loss reads; `data.objectives.Batch` has them."""
 
     @property
     def source(self) -> Tensor:
@@ -23,25 +23,25 @@ class TranslationBatch(Protocol):
         """[B, S], True where a position may be attended; None when nothing is padding."""
 
     @property
-    def target_in(self) -> Tensor:
-        """[B, T] ids the decoder reads."""
+    def target_in(self) -> Tensor | None:
+        """[B, T] ids the decoder reads beside the source; None where the model reads one text."""
 
     @property
     def target_out(self) -> Tensor:
-        """[B, T] ids it is to predict, with padding."""
+        """[B, T] ids it is to predict; padding where nothing is."""
 
     @property
     def num_tokens(self) -> int:
-        """Target tokens that are not padding."""
+        """Tokens to predict."""
 
-    def to(self, device: torch.device, /) -> "TranslationBatch":
+    def to(self, device: torch.device, /) -> "TokenBatch":
         """Return the batch on a device."""
 
 
-def translation_loss(*, label_smoothing: float) -> Callable[[nn.Module, TranslationBatch], Tensor]:
+def token_loss(*, label_smoothing: float) -> Callable[[nn.Module, TokenBatch], Tensor]:
     """Return the loss of a batch under a model that maps (source, source_keep, target_in) to logits [B, T, V-1]."""
 
-    def loss(model: nn.Module, batch: TranslationBatch) -> Tensor:
+    def loss(model: nn.Module, batch: TokenBatch) -> Tensor:
         logits = model(batch.source, batch.source_keep, batch.target_in)
         return summed_cross_entropy(logits, batch.target_out, label_smoothing=label_smoothing)
 
@@ -51,13 +51,13 @@ def translation_loss(*, label_smoothing: float) -> Callable[[nn.Module, Translat
 @torch.no_grad()
 def validation_loss(
     model: nn.Module,
-    batches: Iterable[TranslationBatch],
+    batches: Iterable[TokenBatch],
     *,
     device: torch.device,
     precision: Precision,
 ) -> float:
-    """Return the unsmoothed negative log-likelihood in nats per target token over all batches, in evaluation mode."""
-    loss = translation_loss(label_smoothing=0.0)
+    """Return the unsmoothed loss in nats per predicted token over all batches, in evaluation mode."""
+    loss = token_loss(label_smoothing=0.0)
     total, num_tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     was_training = model.training
     model.eval()
@@ -67,5 +67,5 @@ def validation_loss(
         num_tokens += batch.num_tokens
     model.train(was_training)
     if not num_tokens:
-        raise DataError("the validation set has no target tokens")
+        raise DataError("the validation set has no tokens to predict")
     return total.item() / num_tokens

@@ -33,9 +33,21 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         raise ConfigError(
             "a resumed run cannot change what it computes: "
             + "; ".join(changed)
-            + ". Set it back, or start a new run from the saved model. What may change: "
+            + f". Set it back, or start a new run from the saved model.{_schedule_hint(old, new)} What may change: "
             + ", ".join(sorted(CHANGEABLE))
         )
+
+
+def _schedule_hint(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return what to do where a longer run would bend the schedule, which ends with the run unless told otherwise."""
+    key = "schedule.decay_steps"
+    before, after = _flat(old).get(key), _flat(new).get(key)
+    if not before or before == after:
+        return ""
+    return (
+        f" A schedule without decay_steps ends at training.max_steps: set {key}={before} besides training.max_steps to "
+        "keep its curve; the learning rate then stays at schedule.min_lr from there on."
+    )
 
 
 def list_changes(

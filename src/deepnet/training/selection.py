@@ -20,6 +20,7 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
 def select_checkpoints(folder: Path, *, average_last: int) -> list[Path]:
     """Return the latest `average_last` checkpoints, or for 0 the best one, the latest where nothing was validated.
 
+    Where the run has fewer, all of them: the caller says so or refuses.
     Raises CheckpointError when the folder has none.
     """
     checkpoints = list_checkpoints(folder)

@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,10 +21,7 @@ class TensorBoardSink:
                 "TensorBoard is not installed; install 'deepnet-transformers[tensorboard]' or leave it off"
             ) from error
         self._folder = folder
-
-    @cached_property
-    def _writer(self) -> Any:
-        return self._module.SummaryWriter(str(self._folder))
+        self._writer: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -36,11 +32,14 @@ class TensorBoardSink:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if "_writer" in vars(self):
+        if self._writer:
             self._writer.close()
 
     def __call__(self, record: Mapping[str, Any]) -> None:
-        """Write one record."""
+        """Write one record; a session's first one hides what an earlier session wrote from that step on."""
+        if not self._writer:
+            folder, step = str(self._folder), record["step"]
+            self._writer = self._module.SummaryWriter(folder, purge_step=step)
         for name, value in record.items():
             if name != "step" and value is not None:
                 self._writer.add_scalar(name, value, record["step"])

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from deepnet.errors import DivergenceError
-from deepnet.training.batches import Update
+from deepnet.training.batches import Batch, Update
 from deepnet.training.checkpoint import Trained
 from deepnet.training.distributed import Ranks
+from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.precision import Precision
 from deepnet.training.state import Outcome
 
@@ -39,7 +40,8 @@ class Updater:
     def run(self, update: Update, *, interrupted: bool, seconds: float) -> Outcome:
         """Do one update; raises DivergenceError, before any weight is touched, when loss or gradient is not finite.
 
-        The loss and the norm are read on every update, which on CUDA waits for the device twice.
+        The loss and the norm are read on every update, which on CUDA waits for the device twice. Raises DeepNetError
+        where the memory does not suffice.
         """
         loss = self._backward(update)
         stats = torch.stack([loss, loss.new_tensor(interrupted), loss.new_tensor(seconds)])
@@ -47,25 +49,33 @@ class Updater:
         total, interruptions, clock = self.ranks.total(stats).tolist()
         if not math.isfinite(total):
             raise DivergenceError(self._diverged("loss", total))
-        norm = self._step()
+        with memory_shortage_explained(f"when the weights took step {self.trained.state.step + 1}"):
+            norm = self._step()
         return Outcome(total, norm, interruptions > 0, clock)
 
     def _backward(self, update: Update) -> Tensor:
         """Add up the gradients of this rank's micro-batches; return their summed loss, float64 on the device."""
-        trained, ranks = self.trained, self.ranks
-        trained.optimizer.zero_grad(set_to_none=True)
+        ranks, step = self.ranks, self.trained.state.step + 1
+        self.trained.optimizer.zero_grad(set_to_none=True)
         # an engine averages gradients over the ranks; multiplied by their number, the average is the sum
         scale = ranks.world_size / update.num_tokens
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
         for index, batch in enumerate(update.batches):
             self._seed(index * ranks.world_size + ranks.rank)
             is_last = index == len(update.batches) - 1
-            with ranks.without_sync(self.module, when=not is_last):
-                with self.precision.autocast():
-                    loss = self.loss(self.module, batch.to(ranks.device))
-                trained.scaler.scale(loss * scale).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+            with (
+                memory_shortage_explained(f"at step {step}", batch),
+                ranks.without_sync(self.module, when=not is_last),
+            ):
+                total += self._add_gradients(batch, scale)
         return total
+
+    def _add_gradients(self, batch: Batch, scale: float) -> Tensor:
+        """Add the gradients of one micro-batch; return its summed loss."""
+        with self.precision.autocast():
+            loss = self.loss(self.module, batch.to(self.ranks.device))
+        self.trained.scaler.scale(loss * scale).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def _step(self) -> float:
         """Clip and apply the gradient; return its norm before clipping."""

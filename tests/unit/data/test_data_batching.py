@@ -27,7 +27,7 @@ class Corpus:
 
 
 CONFIG = BatchConfig(max_tokens=256, micro_batches_per_update=4)
-SMALL = WindowSize(block_pairs=50, blocks=4)
+SMALL = WindowSize(block_rows=50, blocks=4)
 
 
 def _plan(corpus, config=CONFIG, **options):
@@ -36,7 +36,7 @@ def _plan(corpus, config=CONFIG, **options):
 
 
 def _pairs(plan):
-    return [tuple(tuple(batch.pairs.tolist()) for batch in update) for update in plan]
+    return [tuple(tuple(batch.rows.tolist()) for batch in update) for update in plan]
 
 
 def test_groups_are_the_fullest_possible_by_hand():
@@ -76,7 +76,7 @@ def test_leftovers_join_the_last_update():
 def test_an_epoch_smaller_than_one_update_is_one_update():
     plan = _plan(Corpus(size=3), BatchConfig(max_tokens=30, micro_batches_per_update=16))
     assert len(plan) == 1
-    assert sorted(i for batch in plan[0] for i in batch.pairs) == [0, 1, 2]
+    assert sorted(i for batch in plan[0] for i in batch.rows) == [0, 1, 2]
 
 
 def test_little_is_padding():
@@ -84,10 +84,10 @@ def test_little_is_padding():
     padded = real = 0
     for update in _plan(corpus, BatchConfig(max_tokens=1024)):
         for batch in update:
-            padded += len(batch.pairs) * (
-                corpus.source[batch.pairs].max() + corpus.target[batch.pairs].max()
+            padded += len(batch.rows) * (
+                corpus.source[batch.rows].max() + corpus.target[batch.rows].max()
             )
-            real += int((corpus.source + corpus.target)[batch.pairs].sum())
+            real += int((corpus.source + corpus.target)[batch.rows].sum())
     assert real / padded > 0.9
 
 
@@ -95,7 +95,7 @@ def test_count_is_exact_then_an_estimate(monkeypatch):
     corpus = Corpus(size=4000)
     exact = len(_plan(corpus))
     assert count_updates(corpus, CONFIG, seed=1, epoch=0) == exact
-    monkeypatch.setattr(batching, "_COUNTED_PAIRS", 100)
+    monkeypatch.setattr(batching, "_COUNTED_ROWS", 100)
     assert count_updates(corpus, CONFIG, seed=1, epoch=0) == pytest.approx(exact, rel=0.05)
 
 
@@ -103,5 +103,5 @@ def test_planning_a_million_pairs_takes_seconds():
     start = time.monotonic()
     corpus = Corpus(size=1_000_000)
     plan = _plan(corpus, BatchConfig(max_tokens=4096))
-    assert sum(len(batch.pairs) for update in plan for batch in update) == 1_000_000
+    assert sum(len(batch.rows) for update in plan for batch in update) == 1_000_000
     assert time.monotonic() - start < 10

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deepnet.data.binarize import binarize, shard_path
-from deepnet.data.dataset import PairDataset
+from deepnet.data.dataset import TextDataset
 from deepnet.data.tokenizer import Tokenizer, TokenizerConfig, Tokenizers, train_tokenizer
 from deepnet.errors import DataError
 
@@ -27,12 +27,12 @@ def _binarize(folder, tokenizers, pairs=PAIRS, **options):
     return binarize(iter(pairs), folder=folder, tokenizers=tokenizers, **options)
 
 
-@pytest.mark.parametrize("shard_pairs", [1, 7, 25, 1000])
-def test_what_goes_in_comes_out(tmp_path, tokenizers, shard_pairs):
-    header = _binarize(tmp_path / "x", tokenizers, shard_pairs=shard_pairs)
-    dataset = PairDataset(tmp_path / "x", tokenizers=tokenizers)
-    assert len(dataset) == header.pairs == 25
-    assert len(header.shards) == -(-25 // shard_pairs)
+@pytest.mark.parametrize("shard_rows", [1, 7, 25, 1000])
+def test_what_goes_in_comes_out(tmp_path, tokenizers, shard_rows):
+    header = _binarize(tmp_path / "x", tokenizers, shard_rows=shard_rows)
+    dataset = TextDataset(tmp_path / "x", tokenizers=tokenizers)
+    assert len(dataset) == header.rows == 25
+    assert len(header.shards) == -(-25 // shard_rows)
     for i, (source, target) in enumerate(PAIRS):
         source_ids, target_ids = dataset[i]
         assert source_ids[-1] == target_ids[-1] == 0
@@ -44,8 +44,8 @@ def test_what_goes_in_comes_out(tmp_path, tokenizers, shard_pairs):
     ("start", "stop"), [(0, None), (0, 25), (6, 8), (7, 7), (13, 99), (24, 25)]
 )
 def test_lengths_are_those_of_the_sentences(tmp_path, tokenizers, start, stop):
-    _binarize(tmp_path / "x", tokenizers, shard_pairs=7)
-    dataset = PairDataset(tmp_path / "x")
+    _binarize(tmp_path / "x", tokenizers, shard_rows=7)
+    dataset = TextDataset(tmp_path / "x")
     source, target = dataset.lengths(start, stop)
     expected = [(len(s.split()) + 1, len(t.split()) + 1) for s, t in PAIRS[start:stop]]
     assert list(zip(source.tolist(), target.tolist(), strict=True)) == expected
@@ -55,36 +55,37 @@ def test_header_counts(tmp_path, tokenizers):
     header = _binarize(tmp_path / "x", tokenizers, max_length=9)
     kept = [(s, t) for s, t in PAIRS if len(s.split()) < 9]
     assert header.too_long == len(PAIRS) - len(kept)
-    assert header.pairs == len(kept)
-    assert header.source_tokens == sum(len(s.split()) + 1 for s, _ in kept)
-    assert header.target_tokens == sum(len(t.split()) + 1 for _, t in kept)
+    assert header.rows == len(kept)
+    assert [side.tokens for side in header.sides] == [
+        sum(len(row[side].split()) + 1 for row in kept) for side in (0, 1)
+    ]
     assert header.longest == 9
-    assert (header.source_language, header.target_language) == ("de", "en")
-    dataset = PairDataset(tmp_path / "x")
-    assert (dataset.source_pad, dataset.target_pad) == (
+    assert [side.language for side in header.sides] == ["de", "en"]
+    dataset = TextDataset(tmp_path / "x")
+    assert [side.pad for side in dataset.header.sides] == [
         tokenizers.source.pad,
         tokenizers.target.pad,
-    )
+    ]
 
 
 def test_ids_take_two_bytes_or_four(tmp_path, tokenizers):
     header = _binarize(tmp_path / "small", tokenizers)
     assert header.dtype == np.uint16
     size = shard_path(tmp_path / "small", 0, "ids").stat().st_size
-    assert size == 2 * (header.source_tokens + header.target_tokens)
+    assert size == 2 * sum(side.tokens for side in header.sides)
     many = _words(" ".join(f"w{i}" for i in range(66_000)))
     large = Tokenizers(many, many)
     rarest = many.decode([[many.pad - 1]])[0]
     header = _binarize(tmp_path / "large", large, pairs=[(rarest, "w2")])
     assert header.dtype == np.uint32
-    source, _ = PairDataset(tmp_path / "large")[0]
+    source, _ = TextDataset(tmp_path / "large")[0]
     assert source.tolist() == [many.pad - 1, 0]
     assert many.pad - 1 > 65535
 
 
 def test_views_cannot_be_written(tmp_path, tokenizers):
     _binarize(tmp_path / "x", tokenizers)
-    source, _ = PairDataset(tmp_path / "x")[0]
+    source, _ = TextDataset(tmp_path / "x")[0]
     with pytest.raises(ValueError, match="read-only"):
         source[0] = 5
 
@@ -93,33 +94,33 @@ def test_views_cannot_be_written(tmp_path, tokenizers):
 def test_indices_out_of_range(tmp_path, tokenizers, index):
     _binarize(tmp_path / "x", tokenizers)
     with pytest.raises(IndexError):
-        PairDataset(tmp_path / "x")[index]
+        TextDataset(tmp_path / "x")[index]
 
 
 def test_another_tokenizer_is_refused(tmp_path, tokenizers):
     _binarize(tmp_path / "x", tokenizers)
     other = Tokenizers(tokenizers.source, _words("a b c d e"))
     with pytest.raises(DataError, match="another target tokenizer"):
-        PairDataset(tmp_path / "x", tokenizers=other)
+        TextDataset(tmp_path / "x", tokenizers=other)
 
 
 @pytest.mark.parametrize("suffix", ["ids", "offsets"])
 def test_truncated_and_missing_shards_are_refused(tmp_path, tokenizers, suffix):
-    _binarize(tmp_path / "x", tokenizers, shard_pairs=10)
+    _binarize(tmp_path / "x", tokenizers, shard_rows=10)
     path = shard_path(tmp_path / "x", 1, suffix)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match=f"00001.{suffix} has .* bytes instead of .*damaged"):
-        PairDataset(tmp_path / "x")
+        TextDataset(tmp_path / "x")
     path.unlink()
     with pytest.raises(DataError, match="damaged"):
-        PairDataset(tmp_path / "x")
+        TextDataset(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 99}, "format version 99, this deepnet reads 1"),
-        ({"format": "other"}, "does not describe prepared pairs"),
+        ({"format_version": 99}, "format version 99, this deepnet reads 2"),
+        ({"format": "other"}, "does not describe prepared text"),
         ({"surprise": 1}, "foreign"),
     ],
 )
@@ -128,7 +129,7 @@ def test_foreign_headers_are_refused(tmp_path, tokenizers, change, message):
     path = tmp_path / "x" / "header.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match=message):
-        PairDataset(tmp_path / "x")
+        TextDataset(tmp_path / "x")
 
 
 @pytest.mark.parametrize("text", [None, "", "{"])
@@ -136,7 +137,7 @@ def test_missing_or_damaged_header_is_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "header.json").write_text(text)
     with pytest.raises(DataError, match="prepare the data again"):
-        PairDataset(tmp_path)
+        TextDataset(tmp_path)
 
 
 def test_nothing_is_left_when_the_text_turns_out_bad(tmp_path, tokenizers):

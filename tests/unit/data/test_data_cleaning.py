@@ -8,7 +8,7 @@ from deepnet.data.cleaning import (
     CleaningCounts,
     HeldOut,
     clean,
-    drop_untranslated,
+    drop_empty,
     normalise,
 )
 from deepnet.errors import ConfigError
@@ -78,7 +78,7 @@ def test_a_line_of_a_million_characters_is_dropped_quickly():
 
 def test_untranslated_lines_of_a_test_part_are_counted():
     counts = CleaningCounts()
-    kept = list(drop_untranslated([("a", ""), (" b", "c"), ("", "")], counts=counts))
+    kept = list(drop_empty([("a", ""), (" b", "c"), ("", "")], counts=counts))
     assert kept == [("b", "c")]
     assert counts.to_dict() == {"read": 3, "kept": 1, "dropped": {"empty": 2}}
 

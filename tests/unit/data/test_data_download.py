@@ -1,4 +1,4 @@
-import functools
+import dataclasses
 import gzip
 import hashlib
 import http.server
@@ -110,38 +110,133 @@ def test_pairwise_zip(tmp_path):
     assert _read(folder, "train", "en") == ["b"]
 
 
-def test_files_over_http_with_messages(tmp_path):
-    for language in ("de", "en"):
-        (tmp_path / f"train.{language}.gz").write_bytes(gzip.compress(language.encode() + b"\n"))
-    handler = functools.partial(_SilentHandler, directory=str(tmp_path))
-    said = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/train.{{language}}.gz"
-        folder = get_corpus(
-            _corpus(Part(split="train", url=url)),
-            ("de", "en"),
-            downloads=tmp_path / "d",
-            report=said.append,
-        )
-        server.shutdown()
-    assert _read(folder, "train", "de") == ["de"]
-    assert [message.split("/")[0] for message in said] == ["downloading http:"] * 2
+class _Server(http.server.ThreadingHTTPServer):
+    """Serves what `files` holds, notes what was asked for, and breaks off after half of what is in `broken`."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {}
+        self.broken: set[str] = set()
+        self.asked: list[str] = []
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
-class _SilentHandler(http.server.SimpleHTTPRequestHandler):
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self):
+        name = self.path.removeprefix("/")
+        self.server.asked.append(name)
+        if name not in self.server.files:
+            self.send_error(404)
+            return
+        data = self.server.files[name]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2] if name in self.server.broken else data)
+
     def log_message(self, *args):
         pass
 
 
-def test_a_wrong_sum_is_refused_and_a_right_one_taken(tmp_path):
-    (tmp_path / "f").write_bytes(b"data")
-    url, target = (tmp_path / "f").as_uri(), tmp_path / "d" / "f"
+@pytest.fixture
+def server():
+    with _Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def served(server):
+    """A server with both files of a corpus, and the corpus."""
+    for language in ("de", "en"):
+        server.files[f"train.{language}.gz"] = gzip.compress(language.encode() + b"\n")
+    return server, _corpus(Part(split="train", url=server.url("train.{language}.gz")))
+
+
+def test_files_over_http_with_messages(tmp_path, served):
+    server, corpus = served
+    said = []
+    folder = get_corpus(corpus, ("de", "en"), downloads=tmp_path, report=said.append)
+    assert _read(folder, "train", "de") == ["de"]
+    assert [message.split("/")[0] for message in said[::2]] == ["downloading http:"] * 2
+    sums = [hashlib.sha256(data).hexdigest() for data in server.files.values()]
+    for message, digest in zip(said[1::2], sums, strict=True):
+        assert message == f"no checksum is known for it; its sha256 is {digest}"
+
+
+def test_an_http_error_is_said_and_the_next_try_goes_on_with_what_is_missing(tmp_path, served):
+    server, corpus = served
+    english = server.files.pop("train.en.gz")
+    with pytest.raises(DataError, match=r"cannot download http.*train\.en\.gz: HTTP Error 404"):
+        get_corpus(corpus, ("de", "en"), downloads=tmp_path, report=_quiet)
+    assert [path.name for path in tmp_path.iterdir()] == ["archives"]
+    server.files["train.en.gz"] = english
+    folder = get_corpus(corpus, ("de", "en"), downloads=tmp_path, report=_quiet)
+    assert server.asked == ["train.de.gz", "train.en.gz", "train.en.gz"]
+    assert _read(folder, "train", "en") == ["en"]
+
+
+def test_a_download_that_breaks_off_is_not_kept(tmp_path, server):
+    server.files["f"] = bytes(100_000)
+    server.broken.add("f")
+    with pytest.raises(DataError, match=r"cannot download .*50,000 of 100,000 bytes"):
+        fetch(server.url("f"), path=tmp_path / "f", report=_quiet)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_of_a_download_is_not_taken_for_it(tmp_path, server):
+    server.files["f"] = b"whole"
+    (tmp_path / "f.partial").write_bytes(b"a longer beginning of something else")
+    fetch(server.url("f"), path=tmp_path / "f", report=_quiet)
+    assert (tmp_path / "f").read_bytes() == b"whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_server_that_is_gone_names_the_offline_folder(tmp_path, server):
+    url = server.url("f")
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(DataError, match=r"cannot download http.*DEEPNET_DATA"):
+        fetch(url, path=tmp_path / "f", report=_quiet)
+
+
+def test_a_wrong_sum_is_refused_and_a_right_one_taken(tmp_path, server):
+    server.files["f"] = b"data"
+    said, target = [], tmp_path / "d" / "f"
     with pytest.raises(DataError, match=r"sha256 .* instead of 0000"):
-        fetch(url, path=target, sha256="0" * 64, report=_quiet)
+        fetch(server.url("f"), path=target, sha256="0" * 64, report=said.append)
     assert list(target.parent.iterdir()) == []
-    fetch(url, path=target, sha256=hashlib.sha256(b"data").hexdigest(), report=_quiet)
+    digest = hashlib.sha256(b"data").hexdigest()
+    fetch(server.url("f"), path=target, sha256=digest, report=said.append)
     assert target.read_bytes() == b"data"
+    assert said == [f"downloading {server.url('f')}"] * 2
+
+
+def test_a_corpus_whose_sum_differs_is_not_kept(tmp_path, served):
+    _, corpus = served
+    part = dataclasses.replace(corpus.parts[0], sha256="0" * 64)
+    with pytest.raises(DataError, match="it was not kept"):
+        get_corpus(
+            dataclasses.replace(corpus, parts=(part,)),
+            ("de", "en"),
+            downloads=tmp_path,
+            report=_quiet,
+        )
+    assert list(tmp_path.rglob("*")) == [tmp_path / "archives", tmp_path / "archives" / "mini"]
+
+
+def test_it_is_said_whether_all_sums_are_known():
+    known, unknown = Part(split="train", url="a", sha256="0" * 64), Part(split="test", url="b")
+    assert _corpus(known).checksum == "known"
+    assert _corpus(known, unknown).checksum == "unknown"
+    assert _corpus(builtin=True).checksum is None
 
 
 def test_an_unreachable_address_names_the_offline_folder(tmp_path):

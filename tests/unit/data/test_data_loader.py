@@ -1,10 +1,12 @@
+import numpy as np
 import pytest
 import torch
 
 from deepnet.data.batching import BatchConfig
 from deepnet.data.binarize import binarize
-from deepnet.data.dataset import PairDataset
-from deepnet.data.loader import UpdateLoader, make_batch, validation_batches
+from deepnet.data.dataset import TextDataset
+from deepnet.data.loader import UpdateLoader, validation_batches
+from deepnet.data.objectives import Translation
 from deepnet.data.tokenizer import TokenizerConfig, Tokenizers, train_tokenizer
 from deepnet.errors import ConfigError
 
@@ -17,12 +19,18 @@ def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "x"
     both = Tokenizers(words, words)
     binarize(PAIRS, folder=folder, tokenizers=both, languages=("s", "t"), max_length=50)
-    return PairDataset(folder)
+    return TextDataset(folder)
 
 
 def _loader(dataset, *, rank=0, world_size=1, micro_batches=4):
     config = BatchConfig(max_tokens=60, micro_batches_per_update=micro_batches)
-    return UpdateLoader(dataset, config, seed=7, rank=rank, world_size=world_size)
+    return UpdateLoader(
+        dataset, config, objective=Translation(), seed=7, rank=rank, world_size=world_size
+    )
+
+
+def _batch(dataset, rows):
+    return Translation().batch(dataset, np.array(rows), epoch=0)
 
 
 def _same(left, right):
@@ -33,8 +41,8 @@ def _same(left, right):
 
 
 def test_a_batch_by_hand(dataset):
-    pad = dataset.target_pad
-    batch = make_batch(dataset, [0, 3])  # "a b" -> "c d e"; "a b" x 4 -> "c d e" x 2
+    pad = dataset.header.sides[1].pad
+    batch = _batch(dataset, [0, 3])  # "a b" -> "c d e"; "a b" x 4 -> "c d e" x 2
     (s0, t0), (s3, t3) = ((s.tolist(), t.tolist()) for s, t in (dataset[0], dataset[3]))
     assert batch.source.tolist() == [s0 + [pad] * 6, s3]
     assert batch.source_keep.tolist() == [[True] * 3 + [False] * 6, [True] * 9]
@@ -47,21 +55,21 @@ def test_a_batch_by_hand(dataset):
 
 
 def test_no_mask_when_nothing_is_padding(dataset):
-    assert make_batch(dataset, [0, 5]).source_keep is None
+    assert _batch(dataset, [0, 5]).source_keep is None
 
 
 def test_to_moves_every_tensor(dataset):
-    moved = make_batch(dataset, [0, 3]).to("meta")
+    moved = _batch(dataset, [0, 3]).to("meta")
     tensors = (moved.source, moved.source_keep, moved.target_in, moved.target_out)
     assert {tensor.device.type for tensor in tensors} == {"meta"}
-    assert make_batch(dataset, [0]).to("cpu").source_keep is None
+    assert _batch(dataset, [0]).to("cpu").source_keep is None
 
 
 def test_an_epoch_has_every_token_and_the_number_of_updates_said(dataset):
     loader = _loader(dataset)
     updates = list(loader.updates(0))
     assert len(updates) == loader.updates_per_epoch(0)
-    assert sum(update.num_tokens for update in updates) == dataset.header.target_tokens
+    assert sum(update.num_tokens for update in updates) == dataset.header.sides[1].tokens
     for update in updates:
         assert update.num_tokens == sum(batch.num_tokens for batch in update.batches)
         for batch in update.batches:
@@ -82,9 +90,9 @@ def test_resuming_gives_the_same_updates(dataset, start):
 
 def test_resuming_builds_nothing_before_the_start(dataset, monkeypatch):
     read = []
-    original = PairDataset.__getitem__
+    original = TextDataset.__getitem__
     monkeypatch.setattr(
-        PairDataset, "__getitem__", lambda self, i: read.append(i) or original(self, i)
+        TextDataset, "__getitem__", lambda self, i: read.append(i) or original(self, i)
     )
     update = next(_loader(dataset).updates(0, 2))
     assert len(read) == sum(batch.source.shape[0] for batch in update.batches)
@@ -113,19 +121,23 @@ def test_fewer_micro_batches_than_processes_is_refused(dataset):
         _loader(dataset, world_size=3, micro_batches=2)
     config = BatchConfig(max_tokens=100_000, micro_batches_per_update=8)
     with pytest.raises(ConfigError, match="whole corpus"):
-        next(UpdateLoader(dataset, config, seed=1, world_size=8).updates(0))
+        next(
+            UpdateLoader(dataset, config, objective=Translation(), seed=1, world_size=8).updates(0)
+        )
 
 
 def test_a_sentence_longer_than_the_budget_is_refused(dataset):
     with pytest.raises(
         ConfigError, match=r"'batching.max_tokens' is 10, but the longest sentence has 11"
     ):
-        UpdateLoader(dataset, BatchConfig(max_tokens=10), seed=1)
+        UpdateLoader(dataset, BatchConfig(max_tokens=10), objective=Translation(), seed=1)
 
 
 def test_validation_is_whole_and_fixed(dataset):
-    first, second = validation_batches(dataset, 60), validation_batches(dataset, 60)
-    assert sum(batch.num_tokens for batch in first) == dataset.header.target_tokens
+    first, second = (
+        validation_batches(dataset, objective=Translation(), max_tokens=60) for _ in range(2)
+    )
+    assert sum(batch.num_tokens for batch in first) == dataset.header.sides[1].tokens
     assert sum(batch.source.shape[0] for batch in first) == len(dataset)
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.source, b.source)

@@ -174,7 +174,7 @@ def test_separate_vocabularies(tmp_path):
     )
     assert not prepared.tokenizers.shared
     assert (
-        prepared.dataset("valid").header.source_fingerprint
+        prepared.dataset("valid").header.sides[0].fingerprint
         == prepared.tokenizers.source.fingerprint
     )
 
@@ -276,7 +276,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     _write(tmp_path, "train", _pairs())
-    monkeypatch.setattr(steps, "write_pairs", full)
+    monkeypatch.setattr(steps, "write_rows", full)
     with pytest.raises(DataError, match=r"cannot write prepared data .*No space left"):
         _prepare(_config(tmp_path), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from deepnet.data.text import decode_lines, read_lines, read_pairs, write_pairs
+from deepnet.data.text import decode_lines, read_lines, read_pairs, write_rows
 from deepnet.errors import DataError
 
 
@@ -57,7 +57,7 @@ def test_empty_files_are_refused(tmp_path):
 
 def test_written_pairs_read_back(tmp_path):
     pairs = [("a", "b"), ("ä\u2028", "c")]
-    assert write_pairs(iter(pairs), source=tmp_path / "s", target=tmp_path / "t") == 2
+    assert write_rows(iter(pairs), (tmp_path / "s", tmp_path / "t")) == 2
     assert list(read_pairs(tmp_path / "s", tmp_path / "t")) == pairs
 
 

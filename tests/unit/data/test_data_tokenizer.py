@@ -126,9 +126,7 @@ def test_existing_models_are_taken_as_they_are(tmp_path):
     path = tmp_path / "existing.model"
     path.write_bytes(_foreign_model())
     config = TokenizerConfig(source_model=str(path))
-    tokenizers = make_tokenizers(
-        tmp_path / "unread", target=tmp_path / "unread", num_lines=0, config=config
-    )
+    tokenizers = make_tokenizers([tmp_path / "unread"] * 2, num_lines=0, config=config)
     assert tokenizers.shared
     assert tokenizers.source.model == path.read_bytes()
 
@@ -138,7 +136,7 @@ def test_tokenizers_are_saved_and_loaded(tmp_path, shared):
     (tmp_path / "s").write_text("\n".join(LINES[:200]), encoding="utf-8")
     (tmp_path / "t").write_text("\n".join(line.upper() for line in LINES), encoding="utf-8")
     config = TokenizerConfig(vocab_size=310, shared=shared)
-    made = make_tokenizers(tmp_path / "s", target=tmp_path / "t", num_lines=200, config=config)
+    made = make_tokenizers([tmp_path / "s", tmp_path / "t"], num_lines=200, config=config)
     made.save(tmp_path)
     loaded = Tokenizers.load(tmp_path)
     assert made.shared == loaded.shared == shared

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from deepnet.bundle import read_tensors
 from deepnet.errors import CheckpointError, ConfigError, DataError, DivergenceError
 from deepnet.record import RunFolder
 from deepnet.training.batches import ListedUpdate, ListedUpdates
@@ -258,9 +259,36 @@ def test_recompute_changes_nothing_but_memory(toy):
     assert "forward" not in vars(recomputing[0])
 
 
-def test_recompute_without_blocks_is_refused(toy):
-    with pytest.raises(ConfigError, match=r"training\.recompute"):
-        toy.train(recompute=True)
+@pytest.mark.parametrize(
+    ("key", "value"), [("recompute", True), ("validate_every", 4), ("keep_best", "bleu")]
+)
+def test_what_needs_something_the_caller_does_not_give_is_refused(toy, key, value):
+    with pytest.raises(ConfigError, match=rf"training\.{key} is set, but the caller gives no"):
+        toy.train(**{key: value})
+    assert not (toy.folder / "run" / "metrics.jsonl").exists()
+
+
+def test_a_model_is_prepared_once_before_anything_looks_at_it(toy):
+    calls = []
+
+    def prepare(model):
+        calls.append(model)
+        model.eval()
+        with torch.no_grad():
+            model[0].weight.fill_(3.0)
+
+    def loss(model, batch):
+        assert model.training
+        return toy.loss(model, batch) * 0
+
+    settings = {"prepare": prepare, "loss": loss, "ema_decay": 0.5}
+    _, model, run = toy.train(**settings, max_steps=4)
+    assert calls == [model]
+    average = read_tensors(list_checkpoints(run.checkpoints)[-1] / "ema.safetensors")
+    for weight in (model[0].weight, average["0.weight"]):
+        assert torch.equal(weight, torch.full((8, 4), 3.0))
+    toy.train(**settings, resume=True)
+    assert calls == [model]
 
 
 def test_resuming_may_extend_a_run_but_not_change_it(toy):
@@ -276,12 +304,15 @@ def test_resuming_may_extend_a_run_but_not_change_it(toy):
 
 def test_extending_a_linear_schedule_is_refused_as_it_would_bend_it(toy):
     toy.train(schedule={"name": "linear"})
-    with pytest.raises(ConfigError, match=r"'schedule\.decay_steps' was 12 and is now 20"):
+    with pytest.raises(ConfigError, match=r"'schedule\.decay_steps' was 12 and is now 20") as error:
         toy.train(resume=True, max_steps=20, schedule={"name": "linear"})
-    result, _, _ = toy.train(
-        resume=True, max_steps=20, schedule={"name": "linear", "decay_steps": 12}
+    assert "set schedule.decay_steps=12 besides training.max_steps" in str(error.value)
+    assert "stays at schedule.min_lr from there on" in str(error.value)
+    result, _, run = toy.train(
+        resume=True, max_steps=20, schedule={"name": "linear", "decay_steps": 12, "min_lr": 0.0}
     )
     assert result.step == 20
+    assert [r["lr"] for r in toy.records(run)][11:] == pytest.approx([1e-2 / 9] + [0.0] * 8)
 
 
 def test_resuming_before_the_first_checkpoint_starts_from_the_beginning(toy):

@@ -7,7 +7,7 @@ import torch
 
 from deepnet.data.loader import Batch
 from deepnet.errors import DataError
-from deepnet.training.loss import summed_cross_entropy, translation_loss, validation_loss
+from deepnet.training.loss import summed_cross_entropy, token_loss, validation_loss
 from deepnet.training.precision import Precision
 
 PAD = 5  # of a vocabulary of 6; the logits cover ids 0 to 4
@@ -49,7 +49,7 @@ def test_validation_is_the_mean_over_all_tokens_not_over_batches(logits):
         batch(logits[:1], torch.tensor([[1, 4, 0]])),
         batch(logits[1:], torch.tensor([[2, PAD, PAD]])),
     ]
-    total = sum(translation_loss(label_smoothing=0.0)(model, b).item() for b in batches)
+    total = sum(token_loss(label_smoothing=0.0)(model, b).item() for b in batches)
     found = validation_loss(
         model, batches, device=torch.device("cpu"), precision=Precision("fp32", "cpu")
     )
@@ -58,7 +58,7 @@ def test_validation_is_the_mean_over_all_tokens_not_over_batches(logits):
 
 
 def test_an_empty_validation_set_is_refused():
-    with pytest.raises(DataError, match="no target tokens"):
+    with pytest.raises(DataError, match="no tokens to predict"):
         validation_loss(
             torch.nn.Identity(), [], device=torch.device("cpu"), precision=Precision("fp32", "cpu")
         )

@@ -10,6 +10,7 @@ from itertools import islice
 import pytest
 import torch
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from deepnet.errors import ConfigError
@@ -171,6 +172,35 @@ def test_tensorboard_is_an_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match=r"deepnet-transformers\[tensorboard\]"):
         TensorBoardSink(tmp_path)
+
+
+def scalars(folder):
+    """What TensorBoard shows: {name: {step: value}}."""
+    shown = EventAccumulator(str(folder)).Reload()
+    return {
+        name: {event.step: event.value for event in shown.Scalars(name)}
+        for name in shown.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_shows_every_number_at_its_step(tmp_path):
+    records = [
+        {"step": 10, "loss": 3.5, "gradient_norm": None},
+        {"step": 20, "loss": 2.25, "gradient_norm": 0.5, "validation_loss": 4.0},
+        {"step": 30, "loss": 9.0},
+    ]
+    with TensorBoardSink(tmp_path / "events") as sink:
+        assert not (tmp_path / "events").exists()
+        for record in records:
+            sink(record)
+    assert scalars(tmp_path / "events") == {
+        "loss": {10: 3.5, 20: 2.25, 30: 9.0},
+        "gradient_norm": {20: 0.5},
+        "validation_loss": {20: 4.0},
+    }
+    with TensorBoardSink(tmp_path / "events") as sink:  # resumed after step 20
+        sink({"step": 25, "loss": 2.0})
+    assert scalars(tmp_path / "events")["loss"] == {10: 3.5, 20: 2.25, 25: 2.0}
 
 
 def test_the_cursor_goes_on_where_it_was_and_over_the_end_of_an_epoch(toy):
