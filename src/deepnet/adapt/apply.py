@@ -1,0 +1,113 @@
+"""A scheme on somebody else's model, in one call."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from deepnet.adapt.attach import attach
+from deepnet.adapt.convert import keep_function
+from deepnet.adapt.fit import PlannedStack, Setting, plan_stacks
+from deepnet.adapt.initialize import WeightChange, check_untrained, draw_weights
+from deepnet.adapt.journal import Journal
+from deepnet.adapt.prepare import prepare
+from deepnet.adapt.record import write_record
+from deepnet.adapt.report import Report
+from deepnet.adapt.state import SchemeState
+from deepnet.anatomy.base import Anatomy
+from deepnet.anatomy.locate import locate
+from deepnet.errors import AdaptError, ConfigError
+from deepnet.schemes.base import OptimizerFamily, ResidualScheme
+from deepnet.schemes.catalogue import describe_scheme, load_scheme
+from deepnet.transformer.models import Transformer
+
+
+def apply_scheme(
+    model: nn.Module,
+    scheme: str | ResidualScheme,
+    *,
+    options: Mapping[str, Any] | None = None,
+    batches: Iterable[Any] = (),
+    initialize: bool | None = None,
+    optimizer_family: OptimizerFamily = "adam",
+    layers: tuple[int, int] | None = None,
+) -> Report:
+    """Put a residual scheme on `model` in place, draw its weights by role, and report every change.
+
+    Call it before the optimiser is made: the norms are new parameters. `batches` is for schemes that measure before
+    the first update; a batch is a tuple or a mapping of the model's inputs. `initialize` None draws new weights, but
+    refuses trained ones; True draws in any case; False keeps the function the weights compute, where the scheme has an
+    exact form of it. `layers` is (encoder, decoder) of the whole where `model` is one stack of it; (0, M) makes
+    torch's encoder a decoder-only model.
+
+    Raises AdaptError that says why the scheme cannot live there and which can; the model is then as it was.
+    """
+    named = _named(scheme, options)
+    anatomy = locate(model)
+    _check_stock(model)
+    setting = Setting(optimizer_family=optimizer_family, layers=layers)
+    planned = plan_stacks(anatomy, named, setting)
+    if initialize is None:
+        check_untrained(_norms(anatomy))
+    journal, keep = Journal(), initialize is False
+    try:
+        report = _apply(anatomy, named, planned, journal, keep=keep)
+        write_record(model, named, setting, kept=keep, journal=journal)
+        if not keep:
+            prepare(named, model, batches)
+    except Exception:
+        journal.undo()
+        raise
+    return report
+
+
+def _named(scheme: str | ResidualScheme, options: Mapping[str, Any] | None) -> ResidualScheme:
+    if isinstance(scheme, str):
+        return load_scheme(scheme, options)
+    if options:
+        raise ConfigError(f"options {dict(options)} go with a scheme's name; this one has its own")
+    return scheme
+
+
+def _check_stock(model: nn.Module) -> None:
+    if isinstance(model, Transformer):
+        raise AdaptError("this is deepnet's own Transformer; build it with the scheme you want")
+    if any(isinstance(module, SchemeState) for module in model.modules()):
+        raise AdaptError("this model carries a scheme already; call undo() on its report first")
+
+
+def _norms(anatomy: Anatomy) -> list[nn.Module]:
+    """Return every stock norm of the sites and the ends."""
+    sites = [norm for found in anatomy.sites() for norm in found.norms()]
+    ends = [stack.final.get() for stack in anatomy.stacks if stack.final is not None]
+    return [norm for norm in [*sites, *ends] if norm is not None]
+
+
+def _apply(
+    anatomy: Anatomy,
+    scheme: ResidualScheme,
+    planned: tuple[PlannedStack, ...],
+    journal: Journal,
+    *,
+    keep: bool,
+) -> Report:
+    attached = attach(anatomy.model, scheme, planned, journal, keep=keep)
+    paths = {module: path for path, module in anatomy.model.named_modules()}
+    weights: list[WeightChange] = []
+    for stack, sites in zip(planned, attached.stacks, strict=True):
+        if keep:
+            weights += [change for one in sites for change in keep_function(one, paths, journal)]
+        else:
+            weights += draw_weights(stack, sites, paths, journal)
+    return Report(
+        family=anatomy.family,
+        architecture=planned[0].architecture,
+        scheme=describe_scheme(scheme),
+        modules=attached.changes,
+        weights=tuple(weights),
+        notes=(
+            *attached.notes,
+            "embeddings, positions and the vocabulary projection are left as they are",
+        ),
+        journal=journal,
+    )

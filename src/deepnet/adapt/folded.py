@@ -1,0 +1,203 @@
+"""An adopted model as the stock model it came from, computing the same function with no code of ours.
+
+    branch scale b    the rows of the branch's last matrix and its bias times b
+    skip scale a      the norm before the site emits a*x, the matrices that read it are divided by a; eps stays
+    first site        the embedding norm or the embeddings times a; where neither can be, the branch's last matrix
+                      and bias divided by a, and eps by a^2, which no configuration records
+    norm multiplier   its gain and bias times m
+
+Trained weights that were taken over with `initialize=False` had their eps widened by a^2, so every such site goes back
+by the last matrix and eps. All of it is exact; what has no exact form is refused.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deepnet.adapt.convert import eps_name
+from deepnet.adapt.install import ClosingResidual
+from deepnet.adapt.state import SchemeState
+from deepnet.anatomy.base import Anatomy, FoundSite, FoundStack, Sited, Weight
+from deepnet.anatomy.locate import is_huggingface, locate
+from deepnet.errors import ExportError
+from deepnet.schemes.base import Constant
+from deepnet.transformer.norms import ScaledNorm
+from deepnet.transformer.residual import Residual
+
+_READS = {
+    "self": ("q", "k", "v"),
+    "cross": ("q",),
+    "ffn": ("fc1", "gate"),
+}
+
+
+@torch.no_grad()
+def folded(model: nn.Module) -> nn.Module:
+    """Return a stock copy of an adopted model with the scheme folded into its weights, in evaluation mode.
+
+    Raises ExportError where the stock layers cannot compute what the scheme does.
+    """
+    stock = copy.deepcopy(model).eval()
+    anatomy = locate(stock)
+    state = _state(stock)
+    for stack in anatomy.stacks:
+        for found in stack.sites:
+            _check(found)
+    for stack in anatomy.stacks:
+        _fold_stack(stack, anatomy, by_eps=state.kept)
+    for found in anatomy.sites():
+        _put_back(found)
+    for owner in {found.part.owner for found in anatomy.sites()}:
+        kinds = (kind for kind in type(owner).__mro__ if issubclass(kind, nn.Module))
+        owner.__class__ = next(kind for kind in kinds if not issubclass(kind, Sited))
+        del owner.sites
+    del stock.deepnet
+    if is_huggingface(stock):
+        configured: Any = stock
+        del configured.config.deepnet
+    return stock
+
+
+def save_folded(model: nn.Module, path: str | Path) -> None:
+    """Write an adopted Hugging Face model folded, for its stock class to load.
+
+    Raises ExportError where the folded model needs an eps that the stock class would not give it.
+    """
+    if not is_huggingface(model):
+        raise ExportError(
+            f"{type(model).__name__} has no format of its own; use folded(model) and save its state_dict"
+        )
+    stock: Any = folded(model)
+    with torch.device("meta"):
+        reference = type(stock)(stock.config)
+    expected = dict(reference.named_modules())
+    for name, module in stock.named_modules():
+        if "norm" in type(module).__name__.lower() and _eps(module) != _eps(expected[name]):
+            raise ExportError(
+                f"{name} needs eps {_eps(module):.3g}, but {type(stock).__name__} would load it with "
+                f"{_eps(expected[name]):.3g} and compute something else: the stream enters the first site from "
+                "fixed positions that cannot be scaled. Use folded(model) in memory, or save_pretrained and "
+                "deepnet.from_pretrained"
+            )
+    stock.save_pretrained(path)
+
+
+def _eps(norm: nn.Module) -> float:
+    value: float = vars(norm)[eps_name(norm)]
+    return value
+
+
+def _state(model: nn.Module) -> SchemeState:
+    states = [module for module in model.modules() if isinstance(module, SchemeState)]
+    if len(states) != 1:
+        raise ExportError(
+            f"{type(model).__name__} carries no scheme; expected one of apply_scheme's"
+        )
+    return states[0]
+
+
+def _check(found: FoundSite) -> None:
+    """Raise ExportError unless a stock site of that model can compute what the site does."""
+    residual = _residual(found)
+    plan, placement = residual.plan, found.part.placement
+    here, other = (plan.post, plan.pre) if placement == "post" else (plan.pre, plan.post)
+    extra = plan.out is not None or plan.skip_from != "raw" or bool(plan.shifts)
+    if here is None or other is not None or extra or isinstance(residual, ClosingResidual):
+        raise ExportError(
+            f"a stock site of this model has one {placement}-norm and nothing else; the scheme computes "
+            "something that its weights cannot express"
+        )
+    if placement == "pre" and not bool((_value(residual.skip) == 1.0).all()):
+        raise ExportError("a scaled skip of a pre-norm site has no exact stock form")
+
+
+def _residual(found: FoundSite) -> Residual:
+    residual = found.residual
+    assert residual is not None
+    return residual
+
+
+def _value(scale: nn.Module | float) -> Tensor:
+    """Return the number or vector a scale multiplies with."""
+    if isinstance(scale, nn.Module):
+        factor: Tensor = scale(torch.ones(1, dtype=torch.float64))
+        return factor
+    return torch.tensor([scale], dtype=torch.float64)
+
+
+# The rewriting ------------------------------------------------------------------------------------------------------
+
+
+def _fold_stack(stack: FoundStack, anatomy: Anatomy, *, by_eps: bool) -> None:
+    producer = stack.entry_norm
+    for found in stack.sites:
+        residual = _residual(found)
+        last = found.part.weights[-1]
+        _scale_rows(last, _value(residual.branch))
+        skip = _value(residual.skip)
+        if not bool((skip == 1.0).all()):
+            if by_eps and isinstance(residual.plan.skip, Constant):
+                _into_eps(last, residual, skip)
+            elif producer is not None:
+                _into_producer(found, producer, skip)
+            elif stack.entry:
+                _into_embeddings(found, stack, anatomy, skip)
+            else:
+                _into_eps(last, residual, skip)
+        producer = residual.post
+
+
+def _into_producer(found: FoundSite, producer: nn.Module, skip: Tensor) -> None:
+    for table in producer.parameters(recurse=False):
+        table.mul_(skip)
+    _divide_readers(found, skip)
+
+
+def _into_embeddings(found: FoundSite, stack: FoundStack, anatomy: Anatomy, skip: Tensor) -> None:
+    """Scale the embeddings; a vocabulary that shares their rows is answered by the last norm."""
+    for table in stack.entry:
+        table.mul_(skip)
+    _divide_readers(found, skip)
+    if any(table is anatomy.vocabulary for table in stack.entry):
+        last = _residual(stack.sites[-1]).post
+        assert last is not None
+        for table in last.parameters(recurse=False):
+            table.div_(skip)
+
+
+def _into_eps(last: Weight, residual: Residual, skip: Tensor) -> None:
+    if skip.numel() > 1:
+        raise ExportError("a skip with a number per channel has no stock form at this site")
+    _scale_rows(last, 1.0 / skip)
+    norm = residual.post
+    assert norm is not None
+    name = eps_name(norm)
+    setattr(norm, name, vars(norm)[name] / float(skip) ** 2)
+
+
+def _divide_readers(found: FoundSite, skip: Tensor) -> None:
+    for weight in found.part.weights:
+        if weight.role in _READS[found.site.kind]:
+            weight.matrix().div_(skip)
+
+
+def _scale_rows(weight: Weight, factor: Tensor) -> None:
+    weight.matrix().mul_(factor[:, None])
+    bias = weight.bias()
+    if bias is not None:
+        bias.mul_(factor)
+
+
+def _put_back(found: FoundSite) -> None:
+    """Put the site's norm where the stock one was."""
+    residual, part = _residual(found), found.part
+    norm = residual.post if part.placement == "post" else residual.pre
+    if isinstance(norm, ScaledNorm):
+        for table in norm.norm.parameters():
+            table.mul_(norm.multiplier)
+        norm = norm.norm
+    path, _, name = part.norm.rpartition(".")
+    part.owner.get_submodule(path)._modules[name] = norm

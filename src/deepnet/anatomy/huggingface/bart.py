@@ -1,0 +1,171 @@
+"""BART: post-norm encoder-decoder whose embeddings end in a norm."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.models.bart import modeling_bart as stock
+
+from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Weight, arrange
+from deepnet.errors import AdaptError
+from deepnet.schemes.base import StackName
+
+
+class BartEncoderLayer(Sited, stock.BartEncoderLayer):
+    """BART's encoder layer with its additions as modules."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    ) -> Tensor:
+        """Return [B, T, D] as the stock layer does, each addition a site."""
+        return encoder_layer(self, hidden_states, attention_mask, kwargs)
+
+
+class BartDecoderLayer(Sited, stock.BartDecoderLayer):
+    """BART's decoder layer with its additions as modules."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = True,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Return [B, T, D] as the stock layer does, each addition a site."""
+        memory = (encoder_hidden_states, encoder_attention_mask)
+        return decoder_layer(self, hidden_states, attention_mask, memory, past_key_values, kwargs)
+
+
+def find(model: Any) -> Anatomy:
+    """Return the anatomy of a BART; raises AdaptError where it has only one of the two stacks."""
+    return encoder_decoder(
+        model, BartEncoderLayer, BartDecoderLayer, entry_norm="layernorm_embedding"
+    )
+
+
+# Shared with Marian, whose layers are the same ----------------------------------------------------------------------
+
+
+def encoder_layer(
+    layer: Any, x: Tensor, attention_mask: Tensor | None, kwargs: dict[str, Any]
+) -> Tensor:
+    """Return [B, T, D] after self-attention and feed-forward."""
+    attend = _branch(layer, layer.self_attn, attention_mask=attention_mask, **kwargs)
+    x = layer.through("self", x, attend)
+    return _after_feed_forward(layer, x)
+
+
+def decoder_layer(
+    layer: Any,
+    x: Tensor,
+    attention_mask: Tensor | None,
+    memory: tuple[Tensor | None, Tensor | None],
+    past_key_values: Any,
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """Return [B, T, D] after self-attention, cross-attention to `memory` (states and mask) and feed-forward."""
+    kwargs = {**kwargs, "past_key_values": past_key_values}
+    attend = _branch(layer, layer.self_attn, attention_mask=attention_mask, **kwargs)
+    x = layer.through("self", x, attend)
+    if memory[0] is not None:
+        attend = _branch(
+            layer,
+            layer.encoder_attn,
+            key_value_states=memory[0],
+            attention_mask=memory[1],
+            **kwargs,
+        )
+        x = layer.through("cross", x, attend)
+    return _after_feed_forward(layer, x)
+
+
+def encoder_decoder(
+    model: Any,
+    encoder_class: type[nn.Module],
+    decoder_class: type[nn.Module],
+    *,
+    entry_norm: str | None,
+) -> Anatomy:
+    """Return the anatomy of a model made of those layers."""
+    base = model.base_model
+    if "encoder" not in base._modules or not model.config.is_encoder_decoder:
+        raise AdaptError(
+            f"{type(model).__name__} is one stack of an encoder-decoder, and its layers keep cross-attention "
+            "that is never used; apply the scheme to the whole encoder-decoder"
+        )
+    config = model.config
+    stacks = (
+        _stack("encoder", base.encoder, encoder_class, config.encoder_ffn_dim, entry_norm),
+        _stack("decoder", base.decoder, decoder_class, config.decoder_ffn_dim, entry_norm),
+    )
+    output = model.get_output_embeddings()
+    return Anatomy(
+        model=model,
+        family=config.model_type,
+        architecture="encoder_decoder",
+        stacks=stacks,
+        make_norm=nn.LayerNorm,
+        vocabulary=None if output is None else output.weight,
+        tie_embeddings="all" if config.tie_word_embeddings else "none",
+    )
+
+
+def _branch(layer: Any, attention: Any, **inputs: Any) -> Callable[[Tensor], Tensor]:
+    return lambda x: nn.functional.dropout(
+        attention(x, **inputs)[0], p=layer.dropout, training=layer.training
+    )
+
+
+def _after_feed_forward(layer: Any, x: Tensor) -> Tensor:
+    def feed_forward(x: Tensor) -> Tensor:
+        y = layer.activation_fn(layer.fc1(x))
+        y = nn.functional.dropout(y, p=layer.activation_dropout, training=layer.training)
+        return nn.functional.dropout(layer.fc2(y), p=layer.dropout, training=layer.training)
+
+    after: Tensor = layer.through("ffn", x, feed_forward)
+    return after
+
+
+def _stack(
+    name: StackName, stack: Any, kind: type[nn.Module], ffn_dim: int, entry_norm: str | None
+) -> FoundStack:
+    layers = [_layer(layer, kind) for layer in stack.layers]
+    norm = None if entry_norm is None else stack.get_submodule(entry_norm)
+    return FoundStack(
+        name=name,
+        module=stack,
+        sites=arrange(name, layers),
+        d_model=stack.config.d_model,
+        ffn_dim=ffn_dim,
+        num_heads=stack.layers[0].self_attn.num_heads,
+        entry_norm=norm,
+    )
+
+
+def _layer(layer: Any, kind: type[nn.Module]) -> tuple[Part, ...]:
+    self_attention = Part(
+        "self", layer, kind, "self_attn_layer_norm", "post", attention_weights(layer.self_attn)
+    )
+    ffn = Part("ffn", layer, kind, "final_layer_norm", "post", ffn_weights(layer))
+    if "encoder_attn" not in layer._modules:
+        return self_attention, ffn
+    cross = attention_weights(layer.encoder_attn)
+    return self_attention, Part("cross", layer, kind, "encoder_attn_layer_norm", "post", cross), ffn
+
+
+def attention_weights(attention: Any) -> tuple[Weight, ...]:
+    """Return q, k, v and out of an attention with four projections."""
+    return (
+        Weight(role="q", owner=attention.q_proj),
+        Weight(role="k", owner=attention.k_proj),
+        Weight(role="v", owner=attention.v_proj),
+        Weight(role="out", owner=attention.out_proj),
+    )
+
+
+def ffn_weights(layer: Any) -> tuple[Weight, ...]:
+    """Return fc1 and fc2 of a layer that holds them itself."""
+    return Weight(role="fc1", owner=layer.fc1), Weight(role="fc2", owner=layer.fc2)

@@ -1,0 +1,115 @@
+"""BERT: post-norm encoder whose embeddings end in a norm; or decoder-only where so configured."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.models.bert import modeling_bert as stock
+
+from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Weight, arrange
+from deepnet.errors import AdaptError
+from deepnet.schemes.base import StackName
+
+
+class BertAttention(Sited, stock.BertAttention):
+    """BERT's attention block with its addition as a module."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        """Return ([B, T, D], attention weights) as the stock block does, the addition a site."""
+        return attention_block(self, hidden_states, *args, **kwargs)
+
+
+class BertLayer(Sited, stock.BertLayer):
+    """BERT's layer with the addition after its feed-forward as a module."""
+
+    def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
+        """Return [B, T, D] as the stock layer does, the addition a site."""
+        return feed_forward(self, attention_output)
+
+
+def find(model: Any) -> Anatomy:
+    """Return the anatomy of a BERT; raises AdaptError for a decoder with cross-attention."""
+    return one_stack(model, BertAttention, BertLayer)
+
+
+# Shared with RoBERTa, whose layers are the same ---------------------------------------------------------------------
+
+
+def attention_block(
+    block: Any,
+    x: Tensor,
+    attention_mask: Tensor | None = None,
+    encoder_hidden_states: Tensor | None = None,
+    encoder_attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Any]:
+    """Return the stream [B, T, D] after self-attention, and the attention weights."""
+    entered, skip = block.enter("self", x)
+    y, attended = block.self(
+        entered,
+        encoder_hidden_states=encoder_hidden_states,
+        attention_mask=attention_mask,
+        past_key_values=past_key_values,
+        **kwargs,
+    )
+    y = block.output.dropout(block.output.dense(y))
+    return block.leave("self", skip, y), attended
+
+
+def feed_forward(layer: Any, x: Tensor) -> Tensor:
+    """Return the stream [B, T, D] after the feed-forward branch."""
+    after: Tensor = layer.through(
+        "ffn", x, lambda x: layer.output.dropout(layer.output.dense(layer.intermediate(x)))
+    )
+    return after
+
+
+def one_stack(model: Any, attention: type[nn.Module], layer: type[nn.Module]) -> Anatomy:
+    """Return the anatomy of a model made of those blocks."""
+    base, config = model.base_model, model.config
+    if config.add_cross_attention:
+        raise AdaptError(
+            f"{type(model).__name__} has cross-attention to an encoder it does not hold, so its depth is unknown; "
+            "expected add_cross_attention=False, or an encoder-decoder such as Marian or BART"
+        )
+    name: StackName = "decoder" if config.is_decoder else "encoder"
+    output = model.get_output_embeddings()
+    stack = FoundStack(
+        name=name,
+        module=base.encoder,
+        sites=arrange(name, [_layer(one, attention, layer) for one in base.encoder.layer]),
+        d_model=config.hidden_size,
+        ffn_dim=config.intermediate_size,
+        num_heads=config.num_attention_heads,
+        entry_norm=base.embeddings.LayerNorm,
+    )
+    eps = config.layer_norm_eps
+    return Anatomy(
+        model=model,
+        family=config.model_type,
+        architecture="decoder_only" if config.is_decoder else "encoder_only",
+        stacks=(stack,),
+        make_norm=lambda width: nn.LayerNorm(width, eps=eps),
+        vocabulary=None if output is None else output.weight,
+        tie_embeddings="all" if config.tie_word_embeddings else "none",
+    )
+
+
+def _layer(
+    layer: Any, attention_class: type[nn.Module], layer_class: type[nn.Module]
+) -> tuple[Part, ...]:
+    block = layer.attention
+    attention = (
+        Weight(role="q", owner=block.self.query),
+        Weight(role="k", owner=block.self.key),
+        Weight(role="v", owner=block.self.value),
+        Weight(role="out", owner=block.output.dense),
+    )
+    ffn = (
+        Weight(role="fc1", owner=layer.intermediate.dense),
+        Weight(role="fc2", owner=layer.output.dense),
+    )
+    return (
+        Part("self", block, attention_class, "output.LayerNorm", "post", attention),
+        Part("ffn", layer, layer_class, "output.LayerNorm", "post", ffn),
+    )

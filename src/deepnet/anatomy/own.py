@@ -1,0 +1,64 @@
+"""Our own Transformer, whose sites are modules to begin with."""
+
+from torch import nn
+
+from deepnet.anatomy.base import Anatomy, FoundStack, Part, Placement, Weight, arrange
+from deepnet.transformer.layers import Sublayer
+from deepnet.transformer.models import Transformer
+from deepnet.transformer.norms import norm_factory
+from deepnet.transformer.positions import LearnedPositions
+from deepnet.transformer.stacks import Stack
+
+
+def find(model: Transformer) -> Anatomy:
+    """Return the anatomy of a deepnet model."""
+    config = model.config
+    return Anatomy(
+        model=model,
+        family="deepnet",
+        architecture=config.architecture,
+        stacks=tuple(_stack(model, stack) for stack in model.stacks()),
+        make_norm=norm_factory(config.norm, eps=config.norm_eps),
+        vocabulary=model.vocabulary.rows.weight,
+        tie_embeddings=config.tie_embeddings,
+    )
+
+
+def _stack(model: Transformer, stack: Stack) -> FoundStack:
+    embedding = model.source_embedding if stack.name == "encoder" else model.target_embedding
+    entry = [embedding.weight]
+    if isinstance(stack.entry.positions, LearnedPositions):
+        entry.append(stack.entry.positions.weight)
+    layers = [
+        tuple(_part(one) for one in layer.modules() if isinstance(one, Sublayer))
+        for layer in stack.layers
+    ]
+    return FoundStack(
+        name=stack.name,
+        module=stack,
+        sites=arrange(stack.name, layers),
+        d_model=model.config.d_model,
+        ffn_dim=model.config.ffn_dim,
+        num_heads=model.config.num_heads,
+        entry_norm=stack.entry.norm,
+        entry=tuple(entry),
+    )
+
+
+def _part(sublayer: Sublayer) -> Part:
+    owners: list[nn.Module] = [m for m in sublayer.branch.modules() if isinstance(m, nn.Linear)]
+    by_weight = {id(owner.get_parameter("weight")): owner for owner in owners}
+    weights = tuple(
+        Weight(role=role, owner=by_weight[id(weight)]) for role, weight in sublayer.branch.roles()
+    )
+    placement: Placement = "post" if sublayer.residual.post is not None else "pre"
+    norm = "residual.post" if placement == "post" else "residual.pre"
+    return Part(
+        sublayer.residual.site.kind,
+        sublayer,
+        type(sublayer),
+        norm,
+        placement,
+        weights,
+        installed=sublayer.residual,
+    )

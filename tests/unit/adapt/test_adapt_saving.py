@@ -1,0 +1,145 @@
+"""Saving adopted models: the scheme comes back, a stock class never loses it, and folding is exact or refused."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import deepnet
+from deepnet import apply_scheme, from_pretrained
+from deepnet.adapt.folded import folded, save_folded
+from deepnet.anatomy.base import Sited
+from deepnet.errors import CheckpointError, ExportError
+
+HUGGINGFACE = ["Marian", "BART", "BERT", "RoBERTa", "OPT", "GPT-2", "T5", "Llama"]
+
+
+@torch.no_grad()
+def move(model: nn.Module, step: int = 1000) -> nn.Module:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter += 0.1 * torch.randn_like(parameter)
+    model.deepnet.advance(step)
+    return model
+
+
+@pytest.mark.parametrize("name", HUGGINGFACE)
+@pytest.mark.parametrize("scheme", ["branchnorm", "rezero", "admin"])
+def test_the_scheme_comes_back(zoo, tmp_path, name, scheme):
+    model = zoo.MODELS[name]()
+    apply_scheme(model, scheme, batches=[zoo.inputs(model)])
+    move(model)
+    model.save_pretrained(tmp_path)
+    restored = from_pretrained(tmp_path)
+    assert type(restored) is type(model)
+    assert restored.deepnet.step == 1000
+    assert torch.equal(zoo.outputs(restored), zoo.outputs(model))
+    assert restored.config.deepnet == model.config.deepnet
+    restored.save_pretrained(tmp_path / "again")
+    assert torch.equal(zoo.outputs(from_pretrained(tmp_path / "again")), zoo.outputs(model))
+
+
+@pytest.mark.parametrize("name", HUGGINGFACE)
+def test_a_stock_class_refuses_it(zoo, tmp_path, name):
+    model = zoo.MODELS[name]()
+    apply_scheme(model, "deepnorm")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        type(model).from_pretrained(tmp_path)
+
+
+def test_kept_weights_come_back_with_their_eps(zoo, tmp_path):
+    model = zoo.bert()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    apply_scheme(model, "deepnorm", initialize=False)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(zoo.outputs(from_pretrained(tmp_path)), zoo.outputs(model))
+
+
+def test_a_folder_without_a_scheme_or_with_a_damaged_one_is_refused(zoo, tmp_path):
+    with pytest.raises(CheckpointError, match=r"no readable config\.json"):
+        from_pretrained(tmp_path)
+    model = zoo.bert()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="no 'deepnet' part"):
+        from_pretrained(tmp_path)
+    apply_scheme(model, "deepnorm")
+    model.save_pretrained(tmp_path)
+    good = json.loads((tmp_path / "config.json").read_text())
+    for change, reason in (
+        ({"format_version": 99}, "format version 99"),
+        ({"scheme": {"name": "deepnrom"}}, "did you mean 'deepnorm'"),
+        ({"scheme": {"name": "pre_ln"}}, "does not belong to this model"),
+        ({"schema": 1}, "unknown key"),
+    ):
+        broken = {**good, "deepnet": {**good["deepnet"], **change}}
+        (tmp_path / "config.json").write_text(json.dumps(broken))
+        with pytest.raises(CheckpointError, match=reason):
+            from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(good))
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        from_pretrained(tmp_path)
+
+
+FOLDABLE = [
+    ("BART", "deepnorm"),
+    ("BERT", "deepnorm"),
+    ("RoBERTa", "admin"),
+    ("OPT, norm after", "deepnorm"),
+    ("Marian", "branchnorm"),
+    ("GPT-2", "layernorm_scaling"),
+    ("T5", "layernorm_scaling"),
+    ("Llama", "layernorm_scaling"),
+]
+
+
+@pytest.mark.parametrize(("name", "scheme"), FOLDABLE)
+def test_folded_models_are_read_by_the_stock_class(zoo, tmp_path, name, scheme):
+    model = zoo.MODELS[name]()
+    apply_scheme(model, scheme, batches=[zoo.inputs(model)])
+    move(model)
+    save_folded(model, tmp_path)
+    stock = type(zoo.MODELS[name]()).from_pretrained(tmp_path)
+    assert "deepnet" not in json.loads((tmp_path / "config.json").read_text())
+    torch.testing.assert_close(zoo.outputs(stock), zoo.outputs(model), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["nn.Transformer", "nn.TransformerEncoder", "Marian"])
+def test_folded_in_memory_is_a_stock_model(zoo, name):
+    model = zoo.MODELS[name]()
+    apply_scheme(model, "deepnorm")
+    move(model)
+    stock = folded(model)
+    assert not any(isinstance(module, Sited) for module in stock.modules())
+    assert {type(m).__module__.partition(".")[0] for m in stock.modules()} <= {
+        "torch",
+        "transformers",
+    }
+    torch.testing.assert_close(zoo.outputs(stock), zoo.outputs(model), rtol=0, atol=1e-12)
+    if isinstance(stock, nn.Transformer):
+        plain = zoo.torch_transformer()
+        plain.encoder.norm = plain.decoder.norm = None
+        plain.load_state_dict(stock.state_dict())  # eps apart, the very same class
+
+
+def test_what_cannot_be_folded_is_refused(zoo, tmp_path):
+    marian = zoo.marian()
+    apply_scheme(marian, "deepnorm")
+    with pytest.raises(ExportError, match=r"needs eps .*fixed positions"):
+        save_folded(marian, tmp_path)
+    llama = zoo.llama()
+    apply_scheme(llama, "deepnorm")
+    with pytest.raises(ExportError, match="one pre-norm and nothing else"):
+        folded(llama)
+    with pytest.raises(ExportError, match="carries no scheme"):
+        folded(zoo.bert())
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_names_are_public():
+    assert {"apply_scheme", "from_pretrained"} <= set(deepnet.__all__)
