@@ -10,6 +10,7 @@ import inspect
 import json
 import sys
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -17,10 +18,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
+from deepnet.catalogue import NORMS, PARAMETERS, refused_options, scheme_catalogue
 from deepnet.config import Section
 from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import ResidualScheme
-from deepnet.schemes.catalogue import list_schemes, scheme_class
+from deepnet.schemes.catalogue import UNDEFINED, list_schemes, scheme_class
 from deepnet.training.resume import CHANGEABLE
 
 FOLDER = Path(__file__).parent
@@ -28,6 +30,7 @@ HEAD = "<!-- Written by docs/generate.py (make docs); edit the docstrings it is 
 NAMES = {int: "integer", float: "number", bool: "true or false", str: "text"}
 
 
+@cache
 def pages() -> dict[str, str]:
     """Return the content of every generated page by file name."""
     return {"recipes.md": recipe_page(), "schemes.md": scheme_page()}
@@ -140,12 +143,37 @@ def scheme_page() -> str:
         "# Residual schemes",
         "`scheme.name` in a recipe. x is the stream, f a branch (attention or feed-forward), LN the norm. N counts the "
         "encoder's layers, M the decoder's. `deepnet coefficients --scheme NAME --encoder-layers N --decoder-layers M` "
-        "prints the coefficients at any depth. *Folds to* names the plain model that the trained one can be rewritten "
-        "into, weight by weight.",
+        "prints the coefficients at any depth. *Folds to* names the plain model that `deepnet.fold(model)` makes of a "
+        "model with the default options, which computes the same; `no_norm` is one without norms. `deepnet schemes` "
+        "prints this table.",
+        _catalogue(),
+        f"{NORMS} {PARAMETERS}",
+        *(f"`{name}` is {why}." for name, why in UNDEFINED.items()),
     ]
     for name in list_schemes():
         parts += _scheme(name)
     return "\n\n".join(parts) + "\n"
+
+
+def _catalogue() -> str:
+    """Return the table of all schemes."""
+    columns = ("equation", "norms", "extra_parameters", "folds_to", "source")
+    rows = [
+        [f"[{row['name']}](#{row['name']})", *(_cell(row[column]) for column in columns)]
+        for row in scheme_catalogue()
+    ]
+    heads = ["scheme", "equation", "norms", "parameters", "folds to (default options)", "source"]
+    lines = [heads, ["---", "---", "---", "---:", "---", "---"], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: str | int | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = value.replace("|", "\\|")
+    return f"`{text}`" if "<-" in text or " = " in text else text
 
 
 def _scheme(name: str) -> list[str]:
@@ -166,7 +194,20 @@ def _scheme(name: str) -> list[str]:
         f"```\n{equation.strip()}\n```",
         listed,
         options,
+        *_refused(name),
     ]
+
+
+def _refused(name: str) -> list[str]:
+    """Return which options the scheme refuses, and what it says."""
+    found = refused_options(name)
+    lines = [
+        "- "
+        + ", ".join(f"`{key} = {json.dumps(value)}`" for key, value in options.items())
+        + f": {message}"
+        for message, options in found.items()
+    ]
+    return ["Refused, with what is said:", "\n".join(lines)] if lines else []
 
 
 def _facts(about: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Verbs `schemes` and `coefficients`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,14 +17,26 @@ COEFFICIENTS_EXAMPLES = examples(
 
 
 def schemes(as_json: Json = False) -> None:
-    """List the residual schemes, with their sources."""
-    from deepnet.schemes.catalogue import scheme_table
+    """List the residual schemes: equation, norms, parameters, what each folds to, source.
+
+    Norms and parameters are read off a model of each, built for it.
+    """
+    from deepnet.catalogue import scheme_catalogue
 
     output = Output(as_json=as_json)
-    found = scheme_table()
-    columns = ("name", "summary", "source", "folds_to")
-    rows = [[row[column] for column in columns] for row in found]
-    output.result(found, show=lambda: output.table(["scheme", *columns[1:3], "folds to"], rows))
+    found = scheme_catalogue()
+    output.result(found, show=lambda: _show(output, found))
+
+
+def _show(output: Output, found: list[dict[str, Any]]) -> None:
+    from deepnet.catalogue import NORMS, PARAMETERS
+    from deepnet.schemes.catalogue import UNDEFINED
+
+    columns = ("name", "equation", "norms", "extra_parameters", "folds_to", "source")
+    heads = ["scheme", "equation", "norms", "parameters", "folds to (default options)", "source"]
+    output.table(heads, [[row[column] for column in columns] for row in found])
+    for note in (NORMS, PARAMETERS, *(f"{name}: {why}." for name, why in UNDEFINED.items())):
+        output.say(note)
 
 
 def coefficients(

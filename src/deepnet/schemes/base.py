@@ -280,6 +280,7 @@ class ResidualScheme:
     equation: ClassVar[str] = ""
     source: ClassVar[str] = ""
     folds_to: ClassVar[str | None] = None
+    """The plain scheme that a model trained under the default options can be rewritten into; None: no such."""
     architectures: ClassVar[tuple[Architecture, ...]] = ALL_ARCHITECTURES
     warmup: ClassVar[bool] = True
     """Whether its source warms the learning rate up; False: a recipe that says nothing of it starts at the peak."""
@@ -314,9 +315,10 @@ class ResidualScheme:
     def prepare(self, model: Any, batches: "Iterable[tuple[Tensor | None, ...]]") -> None:
         """Do what the scheme needs once before step 0, such as profiling; by default nothing.
 
-        `batches` yields the arguments with which `model` is called, the same on every rank. Afterwards rank 0's parameters
-        and saved buffers replace the other ranks' and go into checkpoints: a result belongs in one of those, changed in
-        place. A model that goes on from a checkpoint, or has updates behind it, is not prepared again.
+        `batches` yields the arguments with which `model` is called, the same on every rank. Afterwards rank 0's
+        parameters and buffers replace the other ranks', and those that are saved go into checkpoints: a result belongs
+        in one of them, changed in place. A model that goes on from a checkpoint, or has updates behind it, is not
+        prepared again.
         """
 
     def advance(self, model: SteppedModel, step: int) -> None:

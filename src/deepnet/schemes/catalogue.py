@@ -13,6 +13,11 @@ from deepnet.errors import ConfigError, suggest
 from deepnet.schemes.base import ResidualScheme
 
 _NOT_SCHEMES = ("base", "catalogue", "coefficients")
+UNDEFINED = {
+    "mixnorm": "a row of table 2 of BranchNorm (arXiv 2305.02790) that its authors define nowhere: there is no "
+    "equation to implement",
+}
+"""Names from the literature that no scheme can be made for, and why."""
 
 
 def list_schemes() -> list[str]:
@@ -25,6 +30,10 @@ def scheme_class(name: str) -> type[ResidualScheme]:
     """Return the class of a built-in scheme or of a user's own, named "module:Class"; raises ConfigError."""
     if ":" in name:
         return _own_scheme(name)
+    if name in UNDEFINED:
+        raise ConfigError(
+            f"scheme '{name}' is {UNDEFINED[name]}; there are {', '.join(list_schemes())}"
+        )
     if name not in list_schemes():
         hint = suggest(name, list_schemes()) or f"; there are {', '.join(list_schemes())}"
         raise ConfigError(f"unknown scheme '{name}'{hint}")
@@ -33,12 +42,13 @@ def scheme_class(name: str) -> type[ResidualScheme]:
 
 
 def scheme_table() -> list[dict[str, Any]]:
-    """Return name, summary, source, architectures and folds_to of every built-in scheme."""
+    """Return name, summary, equation, source, architectures and folds_to of every built-in scheme."""
     kinds = {name: scheme_class(name) for name in list_schemes()}
     return [
         {
             "name": name,
             "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
+            "equation": kind.equation,
             "source": kind.source,
             "architectures": list(kind.architectures),
             "folds_to": kind.folds_to,

@@ -1,0 +1,156 @@
+"""What becomes of the weights of one stack: every scale and shift goes into a matrix, a bias or a norm.
+
+    scaled branch s           the rows of the branch's last matrix and its bias times s
+    scaled skip w, post-norm  what writes the stream before the site emits w x, the site's matrices read it as W / w;
+                              eps stays, as LN(w x + s f(x)) is computed from the same sum
+    scaled norm m             its gain and bias times m
+    attention multiplier      q times multiplier * sqrt(head size)
+    shift W (x - c)           bias - c W 1;   a shift of the output joins the last bias
+
+Source: LN_eps is applied to the same number, so that all of it is exact for scalars and vectors that are not 0.
+"""
+
+import math
+
+from torch import Tensor, nn
+
+from deepnet.folding.placement import sublayers, value
+from deepnet.schemes.base import Branch, Role
+from deepnet.transformer.attention import Attention
+from deepnet.transformer.feed_forward import FeedForward
+from deepnet.transformer.layers import Sublayer
+from deepnet.transformer.norms import ScaledNorm
+from deepnet.transformer.positions import LearnedPositions, sinusoidal_table
+from deepnet.transformer.stacks import Stack
+
+_READS: dict[Branch, tuple[Role, ...]] = {
+    "self": ("q", "k", "v"),
+    "cross": ("q",),
+    "ffn": ("fc1", "gate"),
+}
+
+
+def rewrite_stack(trained: Stack, plain: Stack) -> None:
+    """Fill `plain` with `trained`'s positions, branches and norms, but for the scale at its end."""
+    _rewrite_positions(trained, plain)
+    for old, new in zip(sublayers(trained), sublayers(plain), strict=True):
+        _rewrite_branch(old, new)
+        _scale_rows(_last(new), value(old.residual.branch))
+        _copy_norm(old.residual.pre, new.residual.pre)
+        _copy_norm(old.residual.post, new.residual.post)
+        _divide_readers(new, value(old.residual.skip))
+    _copy_norm(trained.ends.final, plain.ends.final)
+    for writer, reader in zip(sublayers(plain), sublayers(trained)[1:], strict=False):
+        if writer.residual.post is not None:
+            scale_norm(writer.residual.post, value(reader.residual.skip))
+    if trained.ends.shift is not None:
+        _bias(_last(sublayers(plain)[-1])).sub_(trained.ends.shift.cpu())
+
+
+def entry_factor(stack: Stack) -> Tensor:
+    """Return what the stack's token rows are to be multiplied by, relative to a plain stack's: [1] or [D]."""
+    olds = sublayers(stack)
+    rows = value(stack.entry.multiplier) / math.sqrt(_width(olds[0]))
+    return rows * value(olds[0].residual.skip)
+
+
+def scale_memory_readers(decoder: Stack, factor: Tensor) -> None:
+    """Make the keys and values of cross-attention read factor * memory."""
+    for sublayer in sublayers(decoder):
+        if sublayer.kind == "cross":
+            found = _projections(sublayer)
+            found["k"].weight.mul_(factor)
+            found["v"].weight.mul_(factor)
+
+
+def scale_norm(norm: nn.Module, factor: Tensor) -> None:
+    """Make a norm emit factor times what it did."""
+    for table in norm.parameters():
+        table.mul_(factor)
+
+
+def _rewrite_branch(old: Sublayer, new: Sublayer) -> None:
+    """Copy a branch's matrices and biases, its shifts put into the biases."""
+    sources, targets = _projections(old), _projections(new)
+    for role, source in sources.items():
+        targets[role].weight.copy_(source.weight)
+        if source.bias is not None:
+            _bias(targets[role]).copy_(source.bias)
+    if old.residual.shift is not None:
+        for role in _READS[old.kind]:
+            if role in targets:
+                _shift_input(targets[role], old.residual.shift)
+    if isinstance(old.branch, FeedForward):
+        _rewrite_shifts(old.branch, targets)
+    elif old.branch.multiplier is not None:
+        head_size = _width(old) / old.branch.num_heads
+        _scale_rows(targets["q"], value(old.branch.multiplier * math.sqrt(head_size)))
+
+
+def _rewrite_shifts(branch: FeedForward, targets: dict[Role, nn.Linear]) -> None:
+    if branch.preactivation_shift is not None:
+        _bias(targets["fc1"]).sub_(branch.preactivation_shift.cpu())
+    if branch.activation_shift is not None:
+        _shift_input(targets["fc2"], branch.activation_shift)
+
+
+def _rewrite_positions(old: Stack, new: Stack) -> None:
+    """Fill a plain stack's table of positions, where it has one, scaled as its first site needs them."""
+    table, source = new.entry.positions, old.entry.positions
+    if not isinstance(table, LearnedPositions):
+        return
+    rows = (
+        source.weight
+        if isinstance(source, LearnedPositions)
+        else sinusoidal_table(*table.weight.shape)
+    )
+    table.weight.copy_(rows)
+    table.weight.mul_(value(sublayers(old)[0].residual.skip))
+
+
+def _copy_norm(old: nn.Module | None, new: nn.Module | None) -> None:
+    if old is None or new is None:
+        return
+    if isinstance(old, ScaledNorm):
+        _copy_norm(old.norm, new)
+        scale_norm(new, old.multiplier.cpu())
+    else:
+        new.load_state_dict(old.state_dict())
+
+
+def _divide_readers(sublayer: Sublayer, factor: Tensor) -> None:
+    for role, linear in _projections(sublayer).items():
+        if role in _READS[sublayer.kind]:
+            linear.weight.div_(factor)
+
+
+def _last(sublayer: Sublayer) -> nn.Linear:
+    """Return the map whose output the branch returns."""
+    return _projections(sublayer)["fc2" if sublayer.kind == "ffn" else "out"]
+
+
+def _scale_rows(linear: nn.Linear, factor: Tensor) -> None:
+    linear.weight.mul_(factor[:, None])
+    _bias(linear).mul_(factor)
+
+
+def _shift_input(linear: nn.Linear, shift: Tensor) -> None:
+    """Make `linear` of x compute what it did of x - shift."""
+    _bias(linear).sub_(shift.cpu() * linear.weight.sum(1))
+
+
+def _bias(linear: nn.Linear) -> Tensor:
+    assert linear.bias is not None
+    return linear.bias
+
+
+def _projections(sublayer: Sublayer) -> dict[Role, nn.Linear]:
+    """Return a branch's linear maps by role."""
+    branch: Attention | FeedForward = sublayer.branch
+    owners = {id(m.weight): m for m in branch.modules() if isinstance(m, nn.Linear)}
+    return {role: owners[id(weight)] for role, weight in branch.roles()}
+
+
+def _width(sublayer: Sublayer) -> int:
+    found = _projections(sublayer)
+    return next(iter(found.values())).in_features
