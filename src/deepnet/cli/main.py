@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deepnet.cli import average, data, demo, evaluate, schemes, train, translate
+from deepnet.cli import audit, average, data, demo, evaluate, schemes, train, translate
 from deepnet.cli.options import Json
 from deepnet.cli.output import Output
 from deepnet.errors import ConfigError, DeepNetError
@@ -42,6 +42,7 @@ def build_app() -> typer.Typer:
     app.command(epilog=average.AVERAGE_EXAMPLES)(average.average)
     app.command(epilog=schemes.SCHEMES_EXAMPLES)(schemes.schemes)
     app.command(epilog=schemes.COEFFICIENTS_EXAMPLES)(schemes.coefficients)
+    app.command(epilog=audit.AUDIT_EXAMPLES)(audit.audit)
     app.add_typer(_data(), name="data")
     app.command()(version)
     return app

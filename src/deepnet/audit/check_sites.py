@@ -1,0 +1,151 @@
+"""Measured sites held against planned ones, and against what no scheme does."""
+
+from collections.abc import Iterable
+
+from deepnet.audit.claims import Claim
+from deepnet.audit.formulas import SKIP_TOLERANCE, alpha_formulas, nearest
+from deepnet.audit.report import Finding
+from deepnet.audit.sites import MeasuredScale
+from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape
+from deepnet.schemes.base import Constant, Scale, SitePlan
+
+_SitesFinding = tuple[LocatedSite, str, float | str, float | str]
+
+
+def check_claimed_sites(claim: Claim, shape: Shape) -> list[Finding]:
+    """Return where norms and scales of a stack differ from the plan; sites that differ alike are one finding."""
+    found: list[_SitesFinding] = []
+    for index, (site, plan) in enumerate(claim.pairs):
+        found += _wrong_norms(claim, index)
+        if not claim.has_own_stream:
+            found += _wrong_scales(site, plan, alpha_formulas(shape, claim.stack.num_layers))
+    return _joined(claim.stack, found)
+
+
+def check_unclaimed_sites(stack: LocatedStack) -> list[Finding]:
+    """Return scales that no scheme has: a branch or a pre-norm stream multiplied by a constant above 1."""
+    found: list[_SitesFinding] = []
+    for site in stack.sites:
+        skip, branch = _fixed(site.measured.skip), _fixed(site.measured.branch)
+        norms = site.norms
+        if norms.post and not norms.pre and branch > 1 + SKIP_TOLERANCE and skip == 1.0:
+            found.append(
+                (site, "a branch is scaled up before the norm after the addition", branch, 1.0)
+            )
+        if norms.pre and not norms.post and skip > 1 + SKIP_TOLERANCE:
+            found.append((site, "a skip is scaled up that no norm follows", skip, 1.0))
+    return _joined(stack, found)
+
+
+def _wrong_norms(claim: Claim, index: int) -> Iterable[_SitesFinding]:
+    site, plan = claim.pairs[index]
+    expected = {
+        "pre": plan.pre is not None and plan.skip_from == "raw",
+        "out": plan.out is not None,
+    }
+    if not claim.has_own_stream and not _is_last_before_final(claim, index):
+        expected["post"] = plan.post is not None or _next_norms_its_skip(claim, index)
+    located = {"pre": site.norms.pre, "out": site.norms.out, "post": site.norms.post}
+    if any(located[place] != there for place, there in expected.items()):
+        wanted = "+".join(place for place, there in expected.items() if there) or "none"
+        growth = _growth(site)
+        yield site, f"the norms stand elsewhere{growth}", site.norms.shown(), wanted
+
+
+def _is_last_before_final(claim: Claim, index: int) -> bool:
+    """Return whether the norm after this site may be the stack's final one."""
+    return index == len(claim.pairs) - 1 and claim.plan.ends.final is not None
+
+
+def _next_norms_its_skip(claim: Claim, index: int) -> bool:
+    """Return whether the next site takes its skip after its norm: to the stream that norm is this site's."""
+    following = claim.pairs[index + 1 : index + 2]
+    return any(plan.skip_from == "normed" and plan.pre is not None for _, plan in following)
+
+
+def _growth(site: LocatedSite) -> str:
+    skip = _fixed(site.measured.skip)
+    if site.norms.post or not skip > 1:
+        return ""
+    return (
+        f"; with no norm after it the skip's scale makes the stream grow {skip:.4g}-fold per site"
+    )
+
+
+def _wrong_scales(
+    site: LocatedSite, plan: SitePlan, formulas: dict[str, float]
+) -> Iterable[_SitesFinding]:
+    skip, branch = _number(site.measured.skip), _number(site.measured.branch)
+    wanted_skip, wanted_branch = _constant(plan.skip), _constant(plan.branch_scale)
+    if None in (skip, branch):
+        return
+    assert skip is not None
+    assert branch is not None
+    skip_differs, branch_differs = _differs(skip, wanted_skip), _differs(branch, wanted_branch)
+    if skip_differs and branch_differs and not _differs(skip, wanted_branch):
+        formula = _formula(branch, formulas) if _differs(branch, wanted_skip) else ""
+        yield (
+            site,
+            f"the branch is scaled instead of the skip{formula}",
+            f"skip {skip:.5g}, branch {branch:.5g}",
+            (f"skip {wanted_skip:.5g}, branch {wanted_branch:.5g}"),
+        )
+        return
+    if skip_differs and wanted_skip is not None:
+        yield site, f"the skip's scale is another{_formula(skip, formulas)}", skip, wanted_skip
+    if branch_differs and wanted_branch is not None:
+        yield (
+            site,
+            f"the branch's scale is another{_formula(branch, formulas)}",
+            branch,
+            wanted_branch,
+        )
+
+
+def _formula(value: float, formulas: dict[str, float]) -> str:
+    name = nearest(value, formulas, SKIP_TOLERANCE)
+    return f": it is {name}" if name else ""
+
+
+def _differs(value: float, wanted: float | None) -> bool:
+    return wanted is not None and abs(value - wanted) > 1e-4 * max(1.0, abs(wanted))
+
+
+def _constant(scale: Scale) -> float | None:
+    """Return a planned number; None where it is trained or scheduled, so that any value is right."""
+    return scale.value if isinstance(scale, Constant) else None
+
+
+def _number(scale: MeasuredScale | None) -> float | None:
+    return None if scale is None else scale.number
+
+
+def _fixed(scale: MeasuredScale | None) -> float:
+    """Return a measured number that is no parameter; 1 for whatever else, of which nothing is said here."""
+    number = None if scale is None or scale.parameter is not None else scale.number
+    return 1.0 if number is None else round(number, 9)
+
+
+def _joined(stack: LocatedStack, found: list[_SitesFinding]) -> list[Finding]:
+    """Join the sites of which the same is to be said."""
+    groups: dict[tuple[object, ...], list[_SitesFinding]] = {}
+    for one in found:
+        measured = round(one[2], 6) if isinstance(one[2], float) else one[2]
+        groups.setdefault((one[1], measured, one[3]), []).append(one)
+    return [
+        Finding(
+            where=_where(stack, [site for site, *_ in group]),
+            what=group[0][1],
+            measured=group[0][2],
+            expected=group[0][3],
+        )
+        for group in groups.values()
+    ]
+
+
+def _where(stack: LocatedStack, sites: list[LocatedSite]) -> str:
+    if len(sites) == len(stack.sites):
+        return f"{stack.name}, all {len(sites)} sites"
+    listed = ", ".join(f"{site.layer} {site.kind}" for site in sites[:6])
+    more = f" and {len(sites) - 6} more" if len(sites) > 6 else ""
+    return f"{stack.name}, {len(sites)} of {len(stack.sites)} sites: {listed}{more}"

@@ -1,0 +1,74 @@
+"""What a scheme plans for a model of the located shape: the sites and draws that the measured ones are held against."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from deepnet.audit.roles import RoleMatrix
+from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape
+from deepnet.schemes.base import Init, ResidualScheme, SitePlan, StackContext, StackPlan, Stream
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A located stack and what the scheme plans for it, site by site."""
+
+    stack: LocatedStack
+    plan: StackPlan
+
+    @property
+    def pairs(self) -> list[tuple[LocatedSite, SitePlan]]:
+        """Return the located sites, each with its plan."""
+        plans = (plan for _, plan in self.plan.sites)
+        return list(zip(self.stack.sites, plans, strict=True))
+
+    @property
+    def has_own_stream(self) -> bool:
+        """Return whether the scheme's stream is not the ordinary one, so that it may scale and norm by itself."""
+        return type(self.plan.stream) is not Stream
+
+    def init(self, matrix: RoleMatrix) -> Init | None:
+        """Return how the scheme draws a matrix of this stack's sites, or None where it is not of this stack."""
+        for located, plan in self.pairs:
+            if located.measured is matrix.site:
+                return plan.init.get(matrix.role)
+        return None
+
+
+def claim_stacks(
+    scheme: ResidualScheme, stacks: list[LocatedStack], shape: Shape
+) -> tuple[list[Claim], list[str]]:
+    """Return the claims on the located stacks, and what cannot be compared, in words."""
+    if shape.architecture is None:
+        return [], [
+            "which stack is the encoder and which the decoder: nothing compared with the claim"
+        ]
+    if shape.architecture not in scheme.architectures:
+        return [], [f"the claimed scheme is not defined for {shape.architecture}: nothing compared"]
+    claims, unknown = [], []
+    for stack in stacks:
+        plan = scheme.stack(_context(stack, shape))
+        if len(plan.sites) == len(stack.sites):
+            claims.append(Claim(stack, plan))
+        else:
+            unknown.append(
+                f"{stack.name}: {len(stack.sites)} residual sites were located where the claimed "
+                f"scheme has {len(plan.sites)}: not compared with the claim"
+            )
+    return claims, unknown
+
+
+def _context(stack: LocatedStack, shape: Shape) -> StackContext:
+    assert shape.architecture is not None
+    return StackContext(
+        architecture=shape.architecture,
+        stack="encoder" if stack.name == "encoder" else "decoder",
+        encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers,
+        d_model=shape.d_model,
+        ffn_dim=shape.ffn_dim,
+        num_heads=shape.num_heads,
+        tie_embeddings="none",
+        optimizer_family="adam",
+        make_norm=nn.LayerNorm,
+    )

@@ -1,0 +1,79 @@
+"""Verb `audit`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepnet.cli.options import Json, examples
+from deepnet.cli.output import Output
+
+if TYPE_CHECKING:
+    from deepnet.audit.report import AuditReport, Measure
+
+AUDIT_EXAMPLES = examples(
+    "deepnet audit my_model:build",
+    "deepnet audit my_model:build --claims deepnorm",
+    "deepnet audit my_model:build --claims deepnorm --json",
+)
+
+
+def audit(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY",
+            help="Function that returns a freshly initialised torch module, or the module and a tuple of inputs.",
+        ),
+    ],
+    claims: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S", help="Scheme that the model should have, as `deepnet schemes` lists it."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure where a model's norms and scales are and how its weights are drawn.
+
+    With --claims every difference from that scheme is a finding, without only what is wrong under any. The exit code
+    is 1 where there are findings.
+    """
+    from deepnet.audit.examine import audit as examine
+    from deepnet.audit.factory import build_from_factory
+
+    output = Output(as_json=as_json)
+    model, inputs = build_from_factory(factory)
+    report = examine(model, inputs, claims=claims)
+    output.result(report.to_dict(), show=lambda: _show(output, report))
+    if report.findings:
+        raise typer.Exit(1)
+
+
+def _show(output: Output, report: "AuditReport") -> None:
+    output.table(
+        ["residual site", "norm", "skip", "branch"],
+        [(s.where, s.norm, _shown(s.skip), _shown(s.branch)) for s in report.sites],
+    )
+    output.say()
+    output.table(
+        ["matrix", "role", "std", "claimed"],
+        [(r.where, r.role, r.std, r.expected) for r in report.roles],
+    )
+    output.say(f"\n{len(report.findings)} findings")
+    for finding in report.findings:
+        measured, expected = _shown(finding.measured), _shown(finding.expected)
+        output.say(f"- {finding.where}: {finding.what}")
+        output.say(f"  measured {measured}, claimed {expected}")
+    if report.not_located:
+        output.say("\nnot located or not compared")
+    for text in report.not_located:
+        output.say(f"- {text}")
+
+
+def _shown(measure: "Measure") -> str:
+    """Return a measured number, the range of a vector, or a word."""
+    if isinstance(measure, list):
+        return " to ".join(f"{number:.5g}" for number in measure)
+    if measure is None:
+        return "not located"
+    return measure if isinstance(measure, str) else f"{measure:.5g}"
