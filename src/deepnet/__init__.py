@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Any
 from deepnet.version import __version__
 
 if TYPE_CHECKING:
+    from deepnet.adapt.apply import apply_scheme as apply_scheme
+    from deepnet.adapt.saving import from_pretrained as from_pretrained
+    from deepnet.audit.examine import audit as audit
+    from deepnet.blocks.initialize import initialize as initialize
+    from deepnet.blocks.named import BranchNorm as BranchNorm
+    from deepnet.blocks.named import DeepNorm as DeepNorm
+    from deepnet.blocks.named import PostNorm as PostNorm
+    from deepnet.blocks.named import PreNorm as PreNorm
+    from deepnet.blocks.sites import ResidualSites as ResidualSites
+    from deepnet.blocks.sites import residual_sites as residual_sites
     from deepnet.bundle import load_bundle as load_bundle
     from deepnet.decoding.interface import DecodingConfig as DecodingConfig
     from deepnet.decoding.translate import translate as translate
+    from deepnet.folding.fold import fold as fold
     from deepnet.pipeline.entry import train as train
     from deepnet.pipeline.entry import train_model as train_model
     from deepnet.pipeline.recipe import load_recipe as load_recipe
@@ -22,14 +33,25 @@ if TYPE_CHECKING:
     from deepnet.transformer.models import TransformerConfig as TransformerConfig
 
 _HOMES = {
+    "BranchNorm": "deepnet.blocks.named",
     "DecodingConfig": "deepnet.decoding.interface",
+    "DeepNorm": "deepnet.blocks.named",
+    "PostNorm": "deepnet.blocks.named",
+    "PreNorm": "deepnet.blocks.named",
+    "ResidualSites": "deepnet.blocks.sites",
     "Transformer": "deepnet.transformer.models",
     "TransformerConfig": "deepnet.transformer.models",
+    "apply_scheme": "deepnet.adapt.apply",
+    "audit": "deepnet.audit",
     "coefficients": "deepnet.schemes.coefficients",
+    "fold": "deepnet.folding.fold",
+    "from_pretrained": "deepnet.adapt.saving",
+    "initialize": "deepnet.blocks.initialize",
     "list_schemes": "deepnet.schemes.catalogue",
     "load_bundle": "deepnet.bundle",
     "load_recipe": "deepnet.pipeline.recipe",
     "load_scheme": "deepnet.schemes.catalogue",
+    "residual_sites": "deepnet.blocks.sites",
     "train": "deepnet.pipeline.entry",
     "train_model": "deepnet.pipeline.entry",
     "translate": "deepnet.decoding.translate",

@@ -1,5 +1,6 @@
 """The pages that are written from the code are as the code is now, and cover all of it."""
 
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -43,4 +44,29 @@ def test_every_scheme_is_documented(generator: dict[str, Any]) -> None:
     text = generator["pages"]()["schemes.md"]
     for name in list_schemes():
         about = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
-        assert all(word in about for word in ("LN(", "- Source: ", "- Cost: ", "- Differs: "))
+        words = ("\n```\n", "- Source: ", "- Cost: ", "- Differs: ", "- Folds to: ")
+        assert all(word in about for word in words)
+        assert f"\n| [{name}](#{name}) | " in text
+
+
+def test_the_scheme_that_contributing_shows_is_the_real_one() -> None:
+    root = DOCS.parent
+    section = (root / "CONTRIBUTING.md").read_text().partition("## Adding a scheme")[2]
+    shown = re.findall(
+        r"^```python\n(.*?)^```", section.partition("\n## ")[0], re.DOTALL | re.MULTILINE
+    )
+    files = ("src/deepnet/schemes/post_ln_init.py", "tests/unit/schemes/cases.py")
+    for path, block in zip(files, shown, strict=True):
+        lines = [line.strip() for line in (root / path).read_text().splitlines()]
+        assert "\n".join(line.strip() for line in block.splitlines()) in "\n".join(lines), path
+
+
+def test_what_a_scheme_refuses_is_documented(generator: dict[str, Any]) -> None:
+    text = generator["pages"]()["schemes.md"]
+    for name, refused in (
+        ("deepnorm", "`placement = \"pre\"`: 'placement' has no effect under convention 'paper'"),
+        ("branchnorm", "`T = -1`: T is -1; expected at least 1 update"),
+        ("ds_init", "`merged = true`: merged attention"),
+    ):
+        assert refused in text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+    assert "`mixnorm` is a row of table 2 of BranchNorm" in text

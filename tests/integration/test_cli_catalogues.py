@@ -1,6 +1,7 @@
 """`deepnet schemes`, `coefficients`, `data` and `version`, and what starting the command costs."""
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -15,10 +16,29 @@ def test_schemes_json(cli):
     found = json.loads(cli("schemes", "--json").out)
     assert [row["name"] for row in found] == list_schemes()
     for row in found:
-        assert set(row) == {"name", "summary", "source", "architectures", "folds_to"}
+        assert set(row) >= {"name", "summary", "source", "architectures", "folds_to"}
         assert row["summary"].endswith(".")
-        assert "arXiv" in row["source"]
-    assert {row["name"]: row["folds_to"] for row in found}["branchnorm"] == "post_ln"
+        assert re.search(r"arXiv|ACL|ICML", row["source"])
+    by_name = {row["name"]: row for row in found}
+    assert by_name["branchnorm"]["folds_to"] == "post_ln"
+    # a vector of 512 at 2 * 4 + 3 * 4 sites
+    assert by_name["admin"]["extra_parameters"] == 20 * 512
+    assert by_name["pre_ln"]["norms"] == "pre; final"
+
+
+def test_schemes_are_shown_as_a_table_with_what_is_undefined(cli):
+    lines = cli("schemes").out.splitlines()
+    for head in ("scheme", "equation", "norms", "parameters", "folds to", "source"):
+        assert head in lines[0]
+    assert [line.split()[0] for line in lines[1 : 1 + len(list_schemes())]] == list_schemes()
+    assert any(line.startswith("mixnorm: a row of table 2 of BranchNorm") for line in lines)
+
+
+def test_asking_for_mixnorm_says_that_it_is_undefined(cli):
+    result = cli("coefficients", "--scheme", "mixnorm", "--encoder-layers", 6)
+    assert result.code == 2
+    assert "'mixnorm' is a row of table 2 of BranchNorm" in result.err
+    assert "define nowhere" in result.err
 
 
 def test_coefficients_json_of_an_encoder_decoder(cli):
@@ -81,10 +101,12 @@ def test_data_list_knows_the_catalogue_and_the_offline_folder(cli, tmp_path, mon
     assert len(found["home-assistant"]["languages"]) == 43
     assert found["my-corpus"]["folder"] == str(own)
     assert found["wmt14-en-fr"]["folder"] is None
+    assert found["wmt14-en-fr"]["checksum"] == "unknown"
+    assert found["tatoeba-en-de"]["checksum"] is found["my-corpus"]["checksum"] is None
     assert "no-corpus" not in found
     assert {"multi30k", "iwslt14-de-en", "wmt17-en-de", "opus-100", "multiun"} <= set(found)
     shown = cli("data", "list", "--cache", tmp_path / "c").out
-    assert "to be downloaded" in shown
+    assert "to be downloaded, checksum unknown" in shown
     assert "built in" in shown
 
 
