@@ -122,18 +122,25 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, path: str | Path, *, recipe: Mapping[str, Any]) -> Self:
+    def create(
+        cls, path: str | Path, *, recipe: Mapping[str, Any], start_from: str | None = None
+    ) -> Self:
         """Start a run in `path`, which may exist but not hold a run; raises ConfigError when it does."""
         cls.check_free(path)
         run = cls(Path(path))
         _make_folder(run.path)
-        run.describe(recipe=recipe)
+        run.describe(recipe=recipe, start_from=start_from)
         return run
 
     @classmethod
     @contextmanager
     def locked(
-        cls, path: str | Path, *, recipe: Mapping[str, Any], resume: bool = False
+        cls,
+        path: str | Path,
+        *,
+        recipe: Mapping[str, Any],
+        resume: bool = False,
+        start_from: str | None = None,
     ) -> Iterator[Self]:
         """Yield the run in `path`, a new one or the one to resume, that no other process can write meanwhile.
 
@@ -145,7 +152,10 @@ class RunFolder:
             cls.check_free(path)
             _make_folder(Path(path))
         with locked_folder(Path(path)):
-            yield cls.open(path) if resume else cls.create(path, recipe=recipe)
+            if resume:
+                yield cls.open(path)
+            else:
+                yield cls.create(path, recipe=recipe, start_from=start_from)
 
     @classmethod
     def check_free(cls, path: str | Path) -> None:
@@ -172,10 +182,14 @@ class RunFolder:
             )
         return run
 
-    def describe(self, *, recipe: Mapping[str, Any]) -> None:
-        """Write the resolved recipe and the environment it runs in, at the start and at each resumption."""
+    def describe(self, *, recipe: Mapping[str, Any], start_from: str | None = None) -> None:
+        """Write the resolved recipe and the environment it runs in, at the start and at each resumption.
+
+        `start_from` is where the run's first weights come from, None where they are drawn.
+        """
         write_json(self.environment_path, {"format_version": FORMAT_VERSION, **environment()})
-        write_json(self.recipe_path, {"format_version": FORMAT_VERSION, "recipe": recipe})
+        described = {"recipe": recipe, "start_from": start_from}
+        write_json(self.recipe_path, {"format_version": FORMAT_VERSION, **described})
 
     def read_recipe(self) -> dict[str, Any]:
         """Return the content of recipe.json; raises DataError when it is damaged."""

@@ -10,6 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from deepnet.bundle import load_bundle
 from deepnet.lock import locked_folder
+from deepnet.pipeline.recipe import load_recipe
+from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl
 from deepnet.training.progress import ProgressDisplay
 
@@ -171,6 +173,36 @@ def test_fine_tuning_starts_from_the_weights(cli, corpus, cache, finished, tmp_p
     assert losses(tmp_path / "tuned")[10] < losses(finished)[20]
     vocabularies = [run / "bundle" / "tokenizer.model" for run in (finished, tmp_path / "tuned")]
     assert vocabularies[0].read_bytes() == vocabularies[1].read_bytes()
+
+
+def test_fine_tuning_that_was_stopped_before_its_first_checkpoint_starts_from_the_weights_again(
+    cli, corpus, cache, finished, tmp_path
+):
+    recipe, out = corpus / "recipe.toml", tmp_path / "tuned"
+    options = ["training.max_steps=10", "training.save_every=1000", "training.validate_every=0"]
+    first = cli("train", recipe, *options, "--from", finished, "--out", out, "--cache", cache)
+    assert first.code == 0
+    expected = losses(out)
+    for left in ("checkpoints", "bundle", "outputs"):
+        shutil.rmtree(out / left)
+    assert cli("train", recipe, *options, "--out", out, "--resume", "--cache", cache).code == 0
+    assert losses(out) == expected
+
+
+def test_a_resumed_run_says_what_it_goes_on_with_before_it_does(
+    corpus, cache, finished, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    longer = load_recipe(run, ["training.max_steps=1000", "schedule.name=constant"])
+    longer = longer.model_copy(update={"schedule": load_recipe(run).schedule})
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(longer, out=run, resume=True, cache=cache, sinks=[stop])
+    assert load_recipe(run).training.max_steps == 1000
 
 
 def test_fine_tuning_refuses_weights_of_another_function(cli, corpus, cache, finished, tmp_path):

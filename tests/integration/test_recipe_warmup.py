@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from deepnet.pipeline.recipe import load_recipe
+from deepnet.record import RunFolder
 from deepnet.training.schedules import learning_rate, resolve_schedule
 
 
@@ -36,3 +37,16 @@ def test_a_linear_schedule_has_no_warm_up_at_all(first_rates):
 
 def test_a_recipe_that_asks_for_a_warm_up_gets_it(first_rates):
     assert first_rates("t_fixup", "warmup_steps = 8000") == (1e-7, pytest.approx(2.5e-4, rel=1e-3))
+
+
+@pytest.mark.parametrize("schedule", ["warmup_steps = 4000", 'name = "cosine"', ""])
+@pytest.mark.parametrize("scheme", ["t_fixup", "deepnorm"])
+def test_the_recipe_of_a_run_folder_is_the_recipe_that_ran(tmp_path, scheme, schedule):
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        f'[data]\ncorpus = "tatoeba-en-de"\n[scheme]\nname = "{scheme}"\n'
+        f"[training]\nmax_steps = 8000\n[schedule]\n{schedule}\n"
+    )
+    recipe = load_recipe(path)
+    run = RunFolder.create(tmp_path / "run", recipe=recipe.model_dump())
+    assert load_recipe(run.path) == recipe

@@ -118,12 +118,13 @@ def make_equal(ranks, folder):
 
 
 def main(folder):
-    """Train in two sessions of one group of processes; then begin with a model that is prepared."""
+    """Train in two sessions of one group of processes; joined once more, begin with a model that is prepared."""
     torch.set_num_threads(1)
     with joined_ranks(torch.device("cpu")) as ranks:
         assert ranks.world_size == 2
         train(ranks, folder, 7, resume=False)
         train(ranks, folder, 12, resume=True)
+    with joined_ranks(torch.device("cpu")) as ranks:
         gather_prepared(ranks, folder.with_name("prepared"))
         make_equal(ranks, folder.with_name("prepared"))
 

@@ -51,6 +51,9 @@ def save_weights(
 ) -> list[int]:
     """Write a bundle of the average of some checkpoints of a recipe's run; return the steps they are of."""
     load_model_tensors(model, selected_weights(checkpoints))
+    model.scheme.after_update(
+        model
+    )  # an average of weights may leave what the scheme keeps them to
     steps = [read_header(checkpoint)["state"].step for checkpoint in checkpoints]
     save_bundle(
         path,

@@ -23,6 +23,7 @@ _PAIR_KEYS = {
     "tokenizer": ("shared", "target_model"),
     "model": ("source_vocab_size",),
 }
+_WARMUP = ("warmup_steps", "warmup_init_lr")
 _PAIR_SECTIONS = ("validation", "decoding")
 """What has no effect on one text."""
 
@@ -76,7 +77,7 @@ class Recipe(Section):
         if not all(isinstance(section, Mapping) for section in sections):
             return given
         scheme, schedule, optimizer = sections
-        silent = not {"warmup_steps", "warmup_init_lr"} & schedule.keys()
+        silent = not any(key in schedule for key in _WARMUP)
         if silent and not scheme_class(scheme.get("name", "deepnorm")).warmup:
             return {**given, "schedule": {**schedule, **_at_the_peak(schedule, optimizer)}}
         return given
@@ -168,8 +169,14 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
 
 
 def _recorded(run: Path) -> dict[str, Any]:
-    """Return the recipe of a run folder, without what has its default: a key that is there counts as asked for."""
-    return _given(Recipe, RunFolder.open(run).read_recipe().get("recipe", {}))
+    """Return the recipe of a run folder, without what has its default: a key that is there counts as asked for.
+
+    The warm-up is kept: without it a scheme would choose one.
+    """
+    recorded = RunFolder.open(run).read_recipe().get("recipe", {})
+    warmup = {key: recorded["schedule"][key] for key in _WARMUP if "schedule" in recorded}
+    given = _given(Recipe, recorded)
+    return {**given, "schedule": {**given.get("schedule", {}), **warmup}}
 
 
 def _given(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:

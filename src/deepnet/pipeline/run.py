@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from deepnet.bundle import load_bundle, load_model_tensors, model_tensors
+from deepnet.config import build
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
@@ -74,17 +75,17 @@ def run_recipe(
     with joined_ranks(choose_device(device)) as ranks:
         report = report if ranks.is_writer else _say_nothing
         if resume:
-            _check_resumed(recipe, RunFolder.open(out), report)
+            recipe, start_from = _resumed(recipe, RunFolder.open(out), report)
         elif ranks.is_writer:
             RunFolder.check_free(out)
-        if start_from:
-            recipe = _with_tokenizer_of(recipe, start_from)
+        if start_from and not resume:
+            recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
         data = _prepare(recipe, ranks, cache, report)
         _check_held_out(recipe, data)
         model = build_model(recipe, data.tokenizers)
         if start_from:
             _take_weights(model, start_from)
-        with _opened_run(recipe, out, resume=resume, ranks=ranks) as run:
+        with _opened_run(recipe, out, resume=resume, ranks=ranks, start_from=start_from) as run:
             shown = sinks if ranks.is_writer else ()
             result = _train(recipe, run, model, data, ranks, resume, shown)
             if not ranks.is_writer or result.stopped == "interrupted":
@@ -136,12 +137,24 @@ def _check_held_out(recipe: Recipe, data: PreparedData) -> None:
             )
 
 
-def _check_resumed(recipe: Recipe, run: RunFolder, report: Report) -> None:
-    """Refuse a recipe that would go on with another run than it was; say so where nothing was saved yet."""
-    saved = run.read_recipe()["recipe"]
-    check_resumable(_fixed_settings(saved), _fixed_settings(recipe.model_dump(mode="json")))
-    if not list_checkpoints(run.checkpoints):
-        report(f"{run.path} has no checkpoint yet: training starts from the beginning")
+def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str | None]:
+    """Return the recipe of a resumed run, and whose weights it starts from where it has not saved its own yet.
+
+    A fine-tuned run keeps the vocabulary it took over. Raises ConfigError for a recipe that would go on with another.
+    """
+    saved = run.read_recipe()
+    start_from: str | None = saved.get("start_from")
+    if start_from:
+        vocabulary = build(TokenizerConfig, saved["recipe"]["tokenizer"], where="tokenizer")
+        recipe = recipe.model_copy(update={"tokenizer": vocabulary})
+    check_resumable(
+        _fixed_settings(saved["recipe"]), _fixed_settings(recipe.model_dump(mode="json"))
+    )
+    if list_checkpoints(run.checkpoints):
+        return recipe, None
+    weights = f" with the weights of {start_from}" if start_from else ""
+    report(f"{run.path} has no checkpoint yet: training starts from the beginning{weights}")
+    return recipe, start_from
 
 
 def _with_tokenizer_of(recipe: Recipe, start_from: str | Path) -> Recipe:
@@ -187,14 +200,21 @@ def _function(model: Transformer) -> dict[str, Any]:
 
 @contextmanager
 def _opened_run(
-    recipe: Recipe, out: str | Path, *, resume: bool, ranks: Ranks
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    resume: bool,
+    ranks: Ranks,
+    start_from: str | Path | None,
 ) -> Iterator[RunFolder]:
     """Yield the run, made or found by the writer, that no other command can write meanwhile."""
     if not ranks.is_writer:
         ranks.wait()
         yield RunFolder(Path(out))
         return
-    with RunFolder.locked(out, recipe=recipe.model_dump(), resume=resume) as run:
+    origin = None if start_from is None else str(start_from)
+    dump = recipe.model_dump()
+    with RunFolder.locked(out, recipe=dump, resume=resume, start_from=origin) as run:
         ranks.wait()
         yield run
 
@@ -213,7 +233,7 @@ def _train(
     )
     loss = token_loss(label_smoothing=recipe.training.label_smoothing)
     whole = make_loader(recipe, data)
-    result = train_loop(
+    return train_loop(
         model,
         loader=make_loader(recipe, data, rank=ranks.rank, world_size=ranks.world_size),
         loss=loss,
@@ -234,10 +254,13 @@ def _train(
             "prepared": {"text": data.folder.name},
         },
         resume=resume,
+        on_resume=partial(_describe_again, run, recipe),
     )
-    if resume and ranks.is_writer:
-        run.describe(recipe=recipe.model_dump())
-    return result
+
+
+def _describe_again(run: RunFolder, recipe: Recipe) -> None:
+    """Write what a resumed run goes on with, before it does."""
+    run.describe(recipe=recipe.model_dump(), start_from=run.read_recipe().get("start_from"))
 
 
 def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:

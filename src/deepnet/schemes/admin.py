@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
@@ -101,9 +100,6 @@ def _measure(model: Any, batch: tuple[Tensor | None, ...]) -> None:
         model.train(was_training)
         for hook in hooks:
             hook.remove()
-    if dist.is_available() and dist.is_initialized():
-        for site in sites:
-            dist.broadcast(site.skip.factor, src=0)
 
 
 @dataclass

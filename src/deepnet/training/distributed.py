@@ -94,9 +94,10 @@ def started_processes() -> int:
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the processes that torchrun started, if it did, for the length of a block.
+    """Join the processes that torchrun started, if it did; they stay joined until the process ends.
 
-    "cuda" without a number is the device of the local rank. gloo serves the CPU, nccl CUDA.
+    Launchers keep what the first group wrote, so that a second one would wait for it for ever. "cuda" without a number
+    is the device of the local rank. gloo serves the CPU, nccl CUDA.
     """
     world_size = started_processes()
     if world_size == 1:
@@ -106,8 +107,6 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
-    try:
-        yield Ranks(device, dist.get_rank(), world_size)
-    finally:
-        dist.destroy_process_group()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+    yield Ranks(device, dist.get_rank(), world_size)

@@ -7,7 +7,7 @@ the same update draws the same masks in a resumed run and on another number of r
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -86,15 +86,16 @@ def train_loop(
     sinks: Sequence[Sink] = (),
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
+    on_resume: Callable[[], None] | None = None,
 ) -> TrainingResult:
     """Train any model on any updates with any loss until a limit is reached; the model is left as it was trained.
 
     `prepare` is called before the first update, and not when there is a checkpoint to go on from. `policies` are the
     parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, `settings` whatever else
     a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the beginning where there
-    is none. Raises DivergenceError when a loss, gradient or weight is not finite, CheckpointError when a checkpoint
-    cannot be written or read, ConfigError when settings contradict each other or the run that is resumed, DeepNetError
-    when the memory does not suffice.
+    is none, and calls `on_resume` on the writer once it is read. Raises DivergenceError when a loss, gradient or weight
+    is not finite, CheckpointError when a checkpoint cannot be written or read, ConfigError when settings contradict
+    each other or the run that is resumed, DeepNetError when the memory does not suffice.
     """
     refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
     ranks = ranks or Ranks()
@@ -137,6 +138,8 @@ def train_loop(
         load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
     if resume and ranks.is_writer:
         keep_steps(run.metrics_path, trained.state.step)
+        if on_resume:
+            on_resume()
     with recomputed(blocks) if training.recompute else nullcontext(), Interruption() as signals:
         stopped = _loop(session, signals)
     ranks.wait()

@@ -23,9 +23,10 @@ def memory_shortage_explained(where: str, batch: object = None) -> Iterator[None
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         held = f" on {describe_shapes(batch)}" if batch is not None else ""
         raise DeepNetError(
-            f"out of memory {where}{held}: {reason.rstrip('.')}. The latest checkpoint is as it was. Resume with "
-            "training.recompute = true; or start a new run with a lower batching.max_tokens, and as much more of "
-            "batching.micro_batches_per_update for an update of the same size"
+            f"out of memory {where}{held}: {reason.rstrip('.')}. A checkpoint, if there is one, is as it was. "
+            "Make the batches smaller (in a recipe a lower batching.max_tokens, and as much more of "
+            "batching.micro_batches_per_update for an update of the same size), or resume with "
+            "training.recompute = true"
         ) from error
 
 

@@ -90,19 +90,6 @@ def test_it_is_never_done_again(profiled, make_model, sentences):
         assert all(map(torch.equal, before, _skips(model, "decoder")))
 
 
-def test_every_rank_gets_the_first_ones(make_model, sentences, monkeypatch):
-    def broadcast(tensor, src):
-        assert src == 0
-        tensor.fill_(3.0)
-
-    monkeypatch.setattr(admin.dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(admin.dist, "broadcast", broadcast)
-    model = make_model("admin")
-    model.scheme.prepare(model, iter([sentences]))
-    for factor in _skips(model, "encoder") + _skips(model, "decoder"):
-        assert factor.tolist() == [3.0] * 16
-
-
 def test_it_needs_a_batch_only_where_it_measures(make_model):
     model = make_model("admin")
     with pytest.raises(ConfigError, match="there is none"):
