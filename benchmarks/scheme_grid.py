@@ -183,6 +183,7 @@ def table(results: list[dict[str, Any]], entropy: float, equal_odds: float) -> s
     for result in results:
         rows.setdefault((result["scheme"], result["rate"]), []).append(result)
     lines = [
+        f"{len(results)} of {len(all_cells())} cells are finished. "
         "Validation loss in nats per target token after 300 updates; "
         f"word frequencies alone give {entropy:.2f}, equal odds {equal_odds:.2f}.",
         "",

@@ -23,6 +23,7 @@ from deepnet.adapt.state import SchemeState
 from deepnet.anatomy.base import Anatomy, FoundSite, FoundStack, Sited, Weight
 from deepnet.anatomy.locate import is_huggingface, locate
 from deepnet.errors import ExportError
+from deepnet.folding.placement import value
 from deepnet.schemes.base import Constant
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.residual import Residual
@@ -40,7 +41,8 @@ def folded(model: nn.Module) -> nn.Module:
 
     Raises ExportError where the stock layers cannot compute what the scheme does.
     """
-    stock = copy.deepcopy(model).eval()
+    device = next(model.parameters()).device
+    stock = copy.deepcopy(model).cpu().eval()
     anatomy = locate(stock)
     state = _state(stock)
     for stack in anatomy.stacks:
@@ -58,7 +60,7 @@ def folded(model: nn.Module) -> nn.Module:
     if is_huggingface(stock):
         configured: Any = stock
         del configured.config.deepnet
-    return stock
+    return stock.to(device)
 
 
 def save_folded(model: nn.Module, path: str | Path) -> None:
@@ -86,8 +88,8 @@ def save_folded(model: nn.Module, path: str | Path) -> None:
 
 
 def _eps(norm: nn.Module) -> float:
-    value: float = vars(norm)[eps_name(norm)]
-    return value
+    eps: float = vars(norm)[eps_name(norm)]
+    return eps
 
 
 def _state(model: nn.Module) -> SchemeState:
@@ -110,7 +112,7 @@ def _check(found: FoundSite) -> None:
             f"a stock site of this model has one {placement}-norm and nothing else; the scheme computes "
             "something that its weights cannot express"
         )
-    if placement == "pre" and not bool((_value(residual.skip) == 1.0).all()):
+    if placement == "pre" and not bool((value(residual.skip) == 1.0).all()):
         raise ExportError("a scaled skip of a pre-norm site has no exact stock form")
 
 
@@ -118,14 +120,6 @@ def _residual(found: FoundSite) -> Residual:
     residual = found.residual
     assert residual is not None
     return residual
-
-
-def _value(scale: nn.Module | float) -> Tensor:
-    """Return the number or vector a scale multiplies with."""
-    if isinstance(scale, nn.Module):
-        factor: Tensor = scale(torch.ones(1, dtype=torch.float64))
-        return factor
-    return torch.tensor([scale], dtype=torch.float64)
 
 
 # The rewriting ------------------------------------------------------------------------------------------------------
@@ -136,8 +130,8 @@ def _fold_stack(stack: FoundStack, anatomy: Anatomy, *, by_eps: bool) -> None:
     for found in stack.sites:
         residual = _residual(found)
         last = found.part.weights[-1]
-        _scale_rows(last, _value(residual.branch))
-        skip = _value(residual.skip)
+        _scale_rows(last, value(residual.branch))
+        skip = value(residual.skip)
         if not bool((skip == 1.0).all()):
             if by_eps and isinstance(residual.plan.skip, Constant):
                 _into_eps(last, residual, skip)
