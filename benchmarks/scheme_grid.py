@@ -3,8 +3,9 @@
     DEEPNET_DATA=FOLDER python benchmarks/scheme_grid.py --out runs/scheme_grid
     python benchmarks/scheme_grid.py --out runs/scheme_grid --render
 
-A cell is a scheme, a learning rate (one for all, or the source's own) and a seed. Cells run in processes of one thread
-each; what has a result is not run again, and a cell that was stopped goes on from its last checkpoint.
+A cell is a scheme, a learning rate (one for all, or the source's own) and a seed. Schemes that are defined for decoders
+alone learn the next token of the English side instead, with three others beside them. Cells run in processes of one
+thread each; what has a result is not run again, and a cell that was stopped goes on from its last checkpoint.
 
 The rule by which a cell is named, fixed before the first was run:
 
@@ -39,7 +40,11 @@ from deepnet.schemes.catalogue import scheme_table
 from measuring import commit, device, versions
 
 HERE = Path(__file__).resolve().parent
-RECIPE = HERE / "scheme_grid.toml"
+RECIPES = {
+    "translation": HERE / "scheme_grid.toml",
+    "next_token": HERE / "scheme_grid_next_token.toml",
+}
+BESIDE = ("post_ln", "pre_ln", "deepnorm")
 RESULTS = HERE.parent / "results" / "scheme_grid"
 SEEDS = (1, 2)
 
@@ -71,6 +76,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 class Cell:
     """One training run of the grid."""
 
+    task: str
     scheme: str
     rate: str
     seed: int
@@ -78,21 +84,24 @@ class Cell:
     @property
     def name(self) -> str:
         """Return the name of the cell's folder."""
-        return f"{self.scheme}-{self.rate}-seed{self.seed}"
+        return f"{self.task}-{self.scheme}-{self.rate}-seed{self.seed}"
 
     def recipe(self) -> Recipe:
         """Return the grid's recipe with what is this cell's."""
         own = OWN_RATES[self.scheme] if self.rate == "own" else ()
         settings = (f"scheme.name={self.scheme}", f"training.seed={self.seed}")
-        return load_recipe(RECIPE, [*settings, *OPTIONS.get(self.scheme, ()), *own])
+        return load_recipe(RECIPES[self.task], [*settings, *OPTIONS.get(self.scheme, ()), *own])
 
 
 def all_cells() -> list[Cell]:
     """Return every cell: first one seed of all schemes, so that a part of the grid is already a table."""
-    schemes = [row["name"] for row in scheme_table() if "encoder_decoder" in row["architectures"]]
-    rates = [(scheme, "shared") for scheme in schemes]
-    rates += [(scheme, "own") for scheme in schemes if scheme in OWN_RATES]
-    return [Cell(scheme, rate, seed) for seed in SEEDS for scheme, rate in rates]
+    defined = {row["name"]: row["architectures"] for row in scheme_table()}
+    translators = [name for name in defined if "encoder_decoder" in defined[name]]
+    decoders = [name for name in defined if name not in translators]
+    rates = [("translation", scheme, "shared") for scheme in translators]
+    rates += [("next_token", scheme, "shared") for scheme in (*decoders, *BESIDE)]
+    rates += [("translation", scheme, "own") for scheme in translators if scheme in OWN_RATES]
+    return [Cell(*rate, seed) for seed in SEEDS for rate in rates]
 
 
 def run_cell(cell: Cell, out: Path) -> None:
@@ -124,7 +133,7 @@ def run_grid(cells: list[Cell], out: Path, processes: int) -> None:
 
 def start_cell(cell: Cell, out: Path) -> int:
     """Run one cell in a process of its own, its messages in a file beside its result."""
-    arguments = [cell.scheme, cell.rate, str(cell.seed)]
+    arguments = [cell.task, cell.scheme, cell.rate, str(cell.seed)]
     command = [sys.executable, __file__, "--out", str(out), "--cell", *arguments]
     with (out / f"{cell.name}.log").open("w") as log:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -135,7 +144,7 @@ def word_entropy(recipe: Recipe) -> tuple[float, float]:
     """Return the valid part's loss in nats under the training part's token frequencies, and under equal odds."""
     data = prepare_data(recipe)
     trained, held_out = (
-        Counter(token for pair in data.dataset(part) for token in pair[1].tolist())
+        Counter(token for row in data.dataset(part) for token in row[-1].tolist())
         for part in ("train", "valid")
     )
     size = data.tokenizers.target.vocab_size - 1
@@ -158,32 +167,37 @@ def render(out: Path) -> None:
     """Write the table, the figure and the losses of all finished cells into results/."""
     cells = [cell for cell in all_cells() if result_path(cell, out).exists()]
     results = [json.loads(result_path(cell, out).read_text()) for cell in cells]
-    entropy, equal_odds = word_entropy(load_recipe(RECIPE))
+    levels = {task: word_entropy(load_recipe(path)) for task, path in RECIPES.items()}
     for result in results:
-        result["outcome"] = outcome(result, entropy, equal_odds)
+        result["outcome"] = outcome(result, *levels[result["task"]])
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_json(
         RESULTS / "metrics.json",
         {
-            "word_entropy": entropy,
-            "equal_odds": equal_odds,
+            "word_entropy_and_equal_odds": levels,
             "device": device(),
             "versions": versions(),
             "commit": commit(),
             "cells": results,
         },
     )
-    (RESULTS / "table.md").write_text(table(results, entropy, equal_odds))
-    draw(results, entropy, RESULTS / "figure.png")
+    parts = [f"# {len(results)} of {len(all_cells())} cells are finished\n"]
+    for task, (entropy, equal_odds) in levels.items():
+        found = [result for result in results if result["task"] == task]
+        if found:
+            parts.append(table(task, found, entropy, equal_odds))
+            draw(found, entropy, RESULTS / f"{task}.png")
+    (RESULTS / "table.md").write_text("\n".join(parts))
 
 
-def table(results: list[dict[str, Any]], entropy: float, equal_odds: float) -> str:
+def table(task: str, results: list[dict[str, Any]], entropy: float, equal_odds: float) -> str:
     """Return the table of last validation losses, the lowest first."""
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for result in results:
         rows.setdefault((result["scheme"], result["rate"]), []).append(result)
     lines = [
-        f"{len(results)} of {len(all_cells())} cells are finished. "
+        f"## {task.replace('_', ' ').capitalize()}",
+        "",
         "Validation loss in nats per target token after 300 updates; "
         f"word frequencies alone give {entropy:.2f}, equal odds {equal_odds:.2f}.",
         "",
@@ -243,7 +257,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--schemes", nargs="*", help="only these")
-    parser.add_argument("--cell", nargs=3, metavar=("SCHEME", "RATE", "SEED"))
+    parser.add_argument("--cell", nargs=4, metavar=("TASK", "SCHEME", "RATE", "SEED"))
     parser.add_argument(
         "--render", action="store_true", help="write results/ from what is finished"
     )
@@ -254,12 +268,13 @@ def main() -> None:
     options = parse()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.cell:
-        scheme, rate, seed = options.cell
-        run_cell(Cell(scheme, rate, int(seed)), options.out)
+        task, scheme, rate, seed = options.cell
+        run_cell(Cell(task, scheme, rate, int(seed)), options.out)
     elif options.render:
         render(options.out)
     else:
-        prepare_data(load_recipe(RECIPE), report=print)
+        for path in RECIPES.values():
+            prepare_data(load_recipe(path), report=print)
         cells = [c for c in all_cells() if not options.schemes or c.scheme in options.schemes]
         run_grid(cells, options.out, options.processes)
 
