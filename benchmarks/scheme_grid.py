@@ -105,10 +105,13 @@ def all_cells() -> list[Cell]:
 
 
 def run_cell(cell: Cell, out: Path) -> None:
-    """Train one cell, from its last checkpoint where there is one, and write what became of it."""
+    """Train one cell, from its last checkpoint where there is one, and write what became of it if it was not stopped."""
     run = out / cell.name
     try:
-        run_recipe(cell.recipe(), out=run, resume=(run / "recipe.json").exists(), score=False)
+        resume = (run / "recipe.json").exists()
+        finished = run_recipe(cell.recipe(), out=run, resume=resume, score=False)
+        if finished.training.stopped == "interrupted":
+            raise SystemExit(f"{cell.name} was interrupted; run the grid again to go on with it")
         stopped = ""
     except DivergenceError as error:
         stopped = str(error)
