@@ -105,7 +105,7 @@ def all_cells() -> list[Cell]:
 
 
 def run_cell(cell: Cell, out: Path) -> None:
-    """Train one cell, from its last checkpoint where there is one, and write what became of it if it was not stopped."""
+    """Train one cell, from its last checkpoint where there is one; write what became of it unless it was stopped."""
     run = out / cell.name
     try:
         resume = (run / "recipe.json").exists()
