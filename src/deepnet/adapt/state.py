@@ -1,27 +1,23 @@
 """The number of updates an adopted model has seen, counted by listening to the optimiser that owns it."""
 
 import weakref
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from deepnet.anatomy.base import Sited
 from deepnet.schemes.base import ResidualScheme
-from deepnet.transformer.scales import ScheduledScale
+from deepnet.transformer.stepping import Stepped
 
 
-class SchemeState(nn.Module):
+class SchemeState(Stepped):
     """The scheme of an adopted model, `model.deepnet`: its step is saved, its scales follow from the step.
 
     Any loop advances it: torch calls back after each step of any optimiser, and the one that owns the model's first
     trainable site weight counts. A model with two optimisers is then counted once, a skipped step not at all.
     """
-
-    scheme_step: Tensor
 
     def __init__(self, model: nn.Module, scheme: ResidualScheme, *, kept: bool) -> None:
         super().__init__()
@@ -29,8 +25,7 @@ class SchemeState(nn.Module):
         self.kept = kept
         self._model = (model,)  # in a tuple: a parent is no submodule of its child
         self.extra = nn.ModuleDict()
-        self.register_buffer("scheme_step", torch.zeros(1, dtype=torch.int64))
-        self.register_load_state_dict_post_hook(_advance_to_saved_step)  # type: ignore[no-untyped-call]
+        self.count_updates()
         self._listen()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -42,17 +37,9 @@ class SchemeState(nn.Module):
         """Return the number of updates done."""
         return int(self.scheme_step)
 
-    def advance(self, step: int) -> None:
-        """Set every scheduled scale to its value after `step` updates."""
-        self.scheme_step.fill_(step)
-        for scale in self.scheduled():
-            scale.advance(step)
-
-    def scheduled(self) -> Iterator[ScheduledScale]:
-        """Yield every scale that follows the step."""
-        for module in self._model[0].modules():
-            if isinstance(module, ScheduledScale):
-                yield module
+    def stepped(self) -> nn.Module:
+        """Return the adopted model."""
+        return self._model[0]
 
     def counts(self, optimizer: Optimizer) -> bool:
         """Return whether a step of that optimiser is an update of this model."""
@@ -73,7 +60,3 @@ def _after_step(listener: weakref.ref[SchemeState], optimizer: Optimizer, *_: ob
     state = listener()
     if state is not None and state.counts(optimizer):
         state.scheme.advance(state, state.step + 1)
-
-
-def _advance_to_saved_step(state: SchemeState, _: object) -> None:
-    state.advance(state.step)

@@ -9,12 +9,12 @@ from typing import Literal
 
 from torch import nn
 
-from deepnet.blocks.stepping import Stepped
 from deepnet.errors import ConfigError
 from deepnet.schemes import branchnorm, deepnorm, post_ln, pre_ln
 from deepnet.schemes.base import Constant, ResidualScheme, Site, SitePlan, StackContext, glorot
 from deepnet.transformer.residual import Residual
 from deepnet.transformer.scales import ScaleBuilder
+from deepnet.transformer.stepping import Stepped
 
 MakeNorm = Callable[[int], nn.Module]
 _SITE = Site(stack="encoder", layer=1, kind="ffn", index=1, first_in_layer=True, last_in_layer=True)

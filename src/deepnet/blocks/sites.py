@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from deepnet.blocks.demands import demands
-from deepnet.blocks.stepping import Stepped
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     OptimizerFamily,
@@ -24,6 +23,7 @@ from deepnet.transformer.norms import norm_factory
 from deepnet.transformer.residual import Residual, build_norm
 from deepnet.transformer.scales import ScaleBuilder
 from deepnet.transformer.stacks import StackEnds
+from deepnet.transformer.stepping import Stepped
 
 
 class ResidualSites(Stepped):

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepnet.config import Section
 from deepnet.errors import ConfigError
@@ -25,8 +24,9 @@ from deepnet.transformer.layers import Inputs, LayerShape
 from deepnet.transformer.masks import broadcast_keep, causal_keep
 from deepnet.transformer.norms import NormKind, norm_factory
 from deepnet.transformer.positions import PositionKind
-from deepnet.transformer.scales import ScheduledScale, end_scale
+from deepnet.transformer.scales import end_scale
 from deepnet.transformer.stacks import Stack
+from deepnet.transformer.stepping import Stepped
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -88,10 +88,8 @@ class TransformerConfig(Section):
         return self
 
 
-class Transformer(nn.Module):
+class Transformer(Stepped):
     """A Transformer built from a scheme's plan and initialised by role from torch's global generator."""
-
-    scheme_step: Tensor
 
     def __init__(
         self,
@@ -112,11 +110,10 @@ class Transformer(nn.Module):
         self.config = config
         self.scheme = scheme
         self.optimizer_family = optimizer_family
-        self.register_buffer("scheme_step", torch.zeros(1, dtype=torch.int64))
+        self.count_updates()
         self.encoder = self._stack("encoder") if config.encoder_layers else None
         self.decoder = self._stack("decoder") if config.decoder_layers else None
         self._build_vocabulary()
-        self.register_load_state_dict_post_hook(_advance_to_saved_step)  # type: ignore[no-untyped-call]
         initialize(self)
 
     def forward(
@@ -172,13 +169,6 @@ class Transformer(nn.Module):
         )
         x = self.decoder(tokens, self.target_embedding, inputs, start=position, caches=cache.layers)
         return self.project(x)
-
-    def advance(self, step: int) -> None:
-        """Set every scheduled scale to its value after `step` optimiser updates."""
-        self.scheme_step.fill_(step)
-        for module in self.modules():
-            if isinstance(module, ScheduledScale):
-                module.advance(step)
 
     @property
     def start(self) -> int:
@@ -278,7 +268,3 @@ _CONTEXT_FIELDS = {
 def _sharing(plan: Ends) -> tuple[object, ...]:
     """Return what two stacks must agree on to share one embedding matrix."""
     return plan.unit_rows, plan.init.get("embedding"), plan.policy.get("embedding")
-
-
-def _advance_to_saved_step(model: Transformer, _: object) -> None:
-    model.advance(int(model.scheme_step))

@@ -19,9 +19,13 @@ class Stepped(nn.Module):
     def advance(self, step: int) -> None:
         """Set every scheduled scale to its value after `step` optimiser updates."""
         self.scheme_step.fill_(step)
-        for module in self.modules():
+        for module in self.stepped().modules():
             if isinstance(module, ScheduledScale):
                 module.advance(step)
+
+    def stepped(self) -> nn.Module:
+        """Return the module whose scales follow the step: this one, unless it stands for another."""
+        return self
 
 
 def _advance_to_saved_step(module: Stepped, _: object) -> None:
