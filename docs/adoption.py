@@ -54,11 +54,11 @@ def roberta() -> nn.Module:
     return transformers.RobertaForMaskedLM(config).double().eval()
 
 
-def opt(*, before: bool = True) -> nn.Module:
+def opt(*, before: bool = True, **changes: Any) -> nn.Module:
     """Return a small OPT, pre-norm or post-norm."""
     settings = {**_ONE_STACK, "ffn_dim": FFN, "dropout": 0.0, "word_embed_proj_dim": WIDTH}
     del settings["intermediate_size"]
-    config = transformers.OPTConfig(**settings, do_layer_norm_before=before)
+    config = transformers.OPTConfig(**settings, do_layer_norm_before=before, **changes)
     return transformers.OPTForCausalLM(config).double().eval()
 
 

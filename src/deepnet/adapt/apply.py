@@ -14,7 +14,7 @@ from deepnet.adapt.prepare import prepare
 from deepnet.adapt.record import write_record
 from deepnet.adapt.report import Report
 from deepnet.adapt.state import SchemeState
-from deepnet.anatomy.base import Anatomy
+from deepnet.anatomy.base import Anatomy, stock_class
 from deepnet.anatomy.locate import locate
 from deepnet.errors import AdaptError, ConfigError
 from deepnet.schemes.base import OptimizerFamily, ResidualScheme
@@ -45,6 +45,7 @@ def apply_scheme(
     named = _named(scheme, options)
     anatomy = locate(model)
     _check_stock(model)
+    _check_forwards(anatomy)
     setting = Setting(optimizer_family=optimizer_family, layers=layers)
     planned = plan_stacks(anatomy, named, setting)
     if initialize is None:
@@ -74,6 +75,19 @@ def _check_stock(model: nn.Module) -> None:
         raise AdaptError("this is deepnet's own Transformer; build it with the scheme you want")
     if any(isinstance(module, SchemeState) for module in model.modules()):
         raise AdaptError("this model carries a scheme already; call undo() on its report first")
+
+
+def _check_forwards(anatomy: Anatomy) -> None:
+    """Raise AdaptError where a layer's forward is not its stock class's: ours would replace it, or not be called."""
+    for found in anatomy.sites():
+        owner = found.part.owner
+        wrapped = "forward" in vars(owner)
+        if wrapped or type(owner) is not stock_class(found.part.sited):
+            raise AdaptError(
+                f"{anatomy.path(owner)} ({type(owner).__name__}) has a forward of its own"
+                f"{', put in by a wrapper such as a device_map' if wrapped else ''}; expected "
+                "the stock layer. Apply the scheme before wrapping, or use the building blocks in your own class"
+            )
 
 
 def _norms(anatomy: Anatomy) -> list[nn.Module]:

@@ -15,6 +15,7 @@ from deepnet.adapt.initialize import WeightChange, changed, spread
 from deepnet.adapt.install import Installed
 from deepnet.adapt.journal import Journal
 from deepnet.errors import AdaptError
+from deepnet.folding.factors import has_gain
 from deepnet.schemes.base import Constant, Learned, Scale, Scheduled, SitePlan
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.residual import Residual
@@ -87,6 +88,11 @@ def take_over(norm: nn.Module, stock: nn.Module) -> None:
         raise AdaptError(
             f"the scheme's norm is a {type(norm).__name__}, the model's a {type(stock).__name__}: "
             "its gain and bias mean something else"
+        )
+    if multiplier != 1.0 and not has_gain(norm):
+        raise AdaptError(
+            f"the scheme multiplies what its norms return, and the model's {type(norm).__name__} has no gain to make "
+            "up for it; initialize=True draws new weights"
         )
     norm.load_state_dict(stock.state_dict())
     for table in norm.parameters():

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from deepnet.anatomy.base import Anatomy, FoundStack, arrange
+from deepnet.anatomy.base import Anatomy, FoundSite, FoundStack, arrange
+from deepnet.blocks.demands import NO_BIASES, branch_demands
 from deepnet.errors import AdaptError, DeepNetError
 from deepnet.schemes.base import (
     ONE,
@@ -141,22 +142,15 @@ def _stack_reasons(stack: FoundStack, plan: StackPlan, context: StackContext) ->
         yield f"its branches differ from the {stack.name}'s ({', '.join(dict(here[::-1]).values())})"
         return
     for found, (_, site_plan) in zip(stack.sites, plan.sites, strict=True):
-        has_bias = any(weight.bias() is not None for weight in found.part.weights)
-        yield from _site_reasons(site_plan, has_bias=has_bias)
+        yield from _site_reasons(found, site_plan)
     yield from _end_reasons(stack, plan.ends, context)
 
 
-def _site_reasons(plan: SitePlan, *, has_bias: bool) -> Iterator[str]:
-    if plan.inner_norms:
-        yield f"it puts norms inside the branches ({', '.join(sorted(plan.inner_norms))})"
-    if plan.head_scale is not None:
-        yield "it scales attention heads"
-    if plan.attention_multiplier is not None:
-        yield "it multiplies attention scores by a factor of its own"
-    if plan.preactivation_scale is not None or set(plan.shifts) - {"input"}:
-        yield "it scales or shifts inside the feed-forward branch"
-    if has_bias and not plan.bias:
-        yield "its branches have no bias"
+def _site_reasons(found: FoundSite, plan: SitePlan) -> Iterator[str]:
+    has_bias = any(weight.bias() is not None for weight in found.part.weights)
+    for what in branch_demands(plan):
+        if has_bias or what != NO_BIASES:
+            yield f"it asks its branches for {what}"
     if plan.policy:
         yield "it needs multipliers of the learning rate per role, and the optimiser is not ours"
     if plan.extra:

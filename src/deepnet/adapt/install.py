@@ -97,7 +97,7 @@ def _site(
     path, _, name = part.norm.rpartition(".")
     holder = part.owner.get_submodule(path)
     stock_norm = holder.get_submodule(name)
-    journal.replace(holder, name, Removed())
+    journal.replace(holder, name, Removed().to(like.device))
     return Installed(found, residual, stock_norm)
 
 
@@ -112,12 +112,13 @@ def _final(stack: FoundStack, ends: Ends, last: Installed, journal: Journal) -> 
     slot = stack.final
     there = None if slot is None else slot.get()
     where = f"{stack.name} end"
+    like = last.found.part.weights[0].parameter
     if ends.final is None:
         if slot is None or there is None:
             return []
-        journal.replace(slot.owner, slot.name, None if slot.optional else Removed())
+        empty = None if slot.optional else Removed().to(like.device)
+        journal.replace(slot.owner, slot.name, empty)
         return [Change(where, f"final norm {slot.name} taken out")]
-    like = last.found.part.weights[0].parameter
     norm = build_norm(ends.final, stack.d_model)
     assert norm is not None
     norm.to(device=like.device, dtype=like.dtype).train(stack.module.training)

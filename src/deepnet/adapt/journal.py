@@ -33,7 +33,7 @@ class Journal:
     def replace(self, owner: nn.Module, name: str, module: nn.Module | None) -> None:
         """Put another module, or None, where one is, or where a None could be one."""
         if name in owner._modules:
-            self._undo.append(partial(owner._modules.__setitem__, name, owner._modules[name]))
+            self._undo.append(partial(_put_back, owner, name, owner._modules[name]))
             owner._modules[name] = module
         else:
             self._undo.append(partial(setattr, owner, name, None))
@@ -51,6 +51,16 @@ class Journal:
         while self._undo:
             self._undo.pop()()
         self._kept.clear()
+
+
+def _put_back(owner: nn.Module, name: str, module: nn.Module | None) -> None:
+    """Put a module back, on the device to which what replaced it was moved meanwhile."""
+    there = owner._modules[name]
+    there = owner if there is None else there
+    tensors = [*there.parameters(), *there.buffers()]
+    if module is not None and tensors:
+        module.to(tensors[-1].device)
+    owner._modules[name] = module
 
 
 @torch.no_grad()

@@ -83,15 +83,20 @@ def _stock_model(config: dict[str, Any], path: Path) -> Any:
     except AttributeError as error:
         raise CheckpointError(f"{path}: transformers has no class {names[0]}") from error
     model = kind(kind.config_class.from_pretrained(path))
+    if (path / "generation_config.json").exists():
+        try:
+            model.generation_config = transformers.GenerationConfig.from_pretrained(path)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: generation_config.json: {error}") from error
     return model if model.config.dtype is None else model.to(model.config.dtype)
 
 
 def _load(model: Any, path: Path) -> None:
     """Load the saved tensors; every tensor of the model must be there, tied ones once."""
     try:
-        tensors = load_file(path / _WEIGHTS)
+        tensors = _read_tensors(path)
         missing, unexpected = model.load_state_dict(tensors, strict=False)
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path / _WEIGHTS}: {error}") from error
     own = model.state_dict(keep_vars=True)
     found = {id(own[name]) for name in tensors if name in own}
@@ -101,6 +106,14 @@ def _load(model: Any, path: Path) -> None:
         raise CheckpointError(
             f"{path / _WEIGHTS} does not belong to this model: missing {lost[:3]}, unexpected {unexpected[:3]}"
         )
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return every saved tensor, from one file or from the several that an index names."""
+    index, names = path / f"{_WEIGHTS}.index.json", {_WEIGHTS}
+    if index.exists():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return {k: tensor for name in sorted(names) for k, tensor in load_file(path / name).items()}
 
 
 def _tied(tensor: Tensor, found: set[int]) -> bool:

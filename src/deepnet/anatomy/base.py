@@ -39,6 +39,12 @@ class Sited(nn.Module):
         return x
 
 
+def stock_class(sited: type[nn.Module]) -> type[nn.Module]:
+    """Return somebody else's class that a class with sites stands in for."""
+    kinds = (kind for kind in sited.__mro__ if issubclass(kind, nn.Module))
+    return next(kind for kind in kinds if not issubclass(kind, Sited))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weight:
     """A matrix of one role: some rows of a parameter, and the bias that goes with them."""
@@ -66,13 +72,20 @@ class Weight:
 
     def matrix(self) -> Tensor:
         """Return the matrix [fan_out, fan_in] as a view that is not differentiated."""
-        stored = self.parameter.detach()
-        return (stored.T if self.transposed else stored)[self._slice]
+        return self._cut(self.parameter.detach())
+
+    def gradient(self) -> Tensor | None:
+        """Return the gradient of the matrix, [fan_out, fan_in], as a view, None where there is none."""
+        gradient = self.parameter.grad
+        return None if gradient is None else self._cut(gradient.detach())
 
     def bias(self) -> Tensor | None:
         """Return the bias [fan_out] as a view, None where there is none."""
         bias = self.bias_parameter
         return None if bias is None else bias.detach()[self._slice]
+
+    def _cut(self, stored: Tensor) -> Tensor:
+        return (stored.T if self.transposed else stored)[self._slice]
 
     @property
     def _slice(self) -> slice:

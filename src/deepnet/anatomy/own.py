@@ -3,6 +3,8 @@
 from torch import nn
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Placement, Weight, arrange
+from deepnet.transformer.attention import Attention
+from deepnet.transformer.feed_forward import FeedForward
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer
 from deepnet.transformer.norms import norm_factory
@@ -45,12 +47,13 @@ def _stack(model: Transformer, stack: Stack) -> FoundStack:
     )
 
 
+def branch_weights(branch: Attention | FeedForward) -> tuple[Weight, ...]:
+    """Return a branch's weights, the one that returns its output last."""
+    owners = {id(m.weight): m for m in branch.modules() if isinstance(m, nn.Linear)}
+    return tuple(Weight(role=role, owner=owners[id(weight)]) for role, weight in branch.roles())
+
+
 def _part(sublayer: Sublayer) -> Part:
-    owners: list[nn.Module] = [m for m in sublayer.branch.modules() if isinstance(m, nn.Linear)]
-    by_weight = {id(owner.get_parameter("weight")): owner for owner in owners}
-    weights = tuple(
-        Weight(role=role, owner=by_weight[id(weight)]) for role, weight in sublayer.branch.roles()
-    )
     placement: Placement = "post" if sublayer.residual.post is not None else "pre"
     norm = "residual.post" if placement == "post" else "residual.pre"
     return Part(
@@ -59,6 +62,6 @@ def _part(sublayer: Sublayer) -> Part:
         type(sublayer),
         norm,
         placement,
-        weights,
+        branch_weights(sublayer.branch),
         installed=sublayer.residual,
     )

@@ -1,4 +1,4 @@
-"""What a scheme asks of a model beyond its residual sites."""
+"""What a scheme asks of a model beyond its residual sites: of its branches, its ends and its loop."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,16 +13,19 @@ from deepnet.schemes.base import (
     StackPlan,
 )
 
+NO_BIASES = "no biases"
+
 
 def demands(scheme: ResidualScheme, plan: StackPlan) -> list[str]:
     """Return what else the model or its loop has to do for `scheme` to be what its source says."""
     found = [*_of_ends(plan.ends), *_of_scheme(scheme, plan)]
     for site, site_plan in plan.sites:
-        found += [f"{what} ({site.kind})" for what in _of_branch(site_plan)]
+        found += [f"{what} ({site.kind})" for what in branch_demands(site_plan)]
     return list(dict.fromkeys(found))
 
 
-def _of_branch(plan: SitePlan) -> Iterator[str]:
+def branch_demands(plan: SitePlan) -> Iterator[str]:
+    """Yield what a site's branch has to be that a plain attention or feed-forward branch is not."""
     if plan.branch == "merged":
         yield "a branch that is self- and cross-attention in one"
     for place in plan.inner_norms:
@@ -30,13 +33,13 @@ def _of_branch(plan: SitePlan) -> Iterator[str]:
     if plan.head_scale is not None:
         yield "a scale per head"
     if plan.attention_multiplier is not None:
-        yield f"attention scores times {plan.attention_multiplier:.4g}"
+        yield "attention scores times a factor of its own (plan.attention_multiplier)"
     if plan.preactivation_scale is not None:
         yield "scales before the activation"
     for shifted in sorted(plan.shifts.keys() - {"input"}):
         yield f"a shift of the {shifted}"
     if not plan.bias:
-        yield "no biases"
+        yield NO_BIASES
 
 
 def _of_ends(plan: Ends) -> Iterator[str]:

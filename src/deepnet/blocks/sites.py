@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,8 +12,6 @@ from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     OptimizerFamily,
     ResidualScheme,
-    Site,
-    SitePlan,
     StackContext,
     StackName,
     StackPlan,
@@ -38,8 +37,9 @@ class ResidualSites(Stepped):
         self.plan = plan
         self.norm = build_norm(plan.ends.embedding_norm, d_model)
         scales = ScaleBuilder(site_plan for _, site_plan in plan.sites)
+        make = partial(Residual, d_model=d_model, dropout=dropout, scales=scales)
         self.layers = nn.ModuleList(
-            _layer(sites, d_model=d_model, dropout=dropout, scales=scales)
+            nn.ModuleDict({name: make(one, site=site) for name, (site, one) in sites.items()})
             for sites in plan.layers()
         )
         self.ends = StackEnds(plan.ends, d_model)
@@ -109,15 +109,3 @@ def _context(
         make_norm=norm_factory(config.norm, eps=config.norm_eps),
         **config.model_dump(include={field.name for field in fields(StackContext)}),
     )
-
-
-def _layer(
-    sites: list[tuple[Site, SitePlan]], *, d_model: int, dropout: float, scales: ScaleBuilder
-) -> nn.ModuleDict:
-    """Return a layer's sites by the kind of their branch; a second one of a kind is called "ffn2"."""
-    found = nn.ModuleDict()
-    for site, plan in sites:
-        taken = sum(name.startswith(plan.branch) for name in found)
-        name = f"{plan.branch}{taken + 1}" if taken else plan.branch
-        found[name] = Residual(plan, site=site, d_model=d_model, dropout=dropout, scales=scales)
-    return found

@@ -7,13 +7,9 @@ from torch import Tensor
 
 from deepnet.errors import ConfigError
 from deepnet.folding import no_norm
+from deepnet.folding.factors import scale_norm
 from deepnet.folding.placement import Placement, find_placement, is_one, sublayers, value
-from deepnet.folding.rewrite import (
-    entry_factor,
-    rewrite_stack,
-    scale_memory_readers,
-    scale_norm,
-)
+from deepnet.folding.rewrite import entry_factor, rewrite_stack, scale_memory_readers
 from deepnet.schemes import post_ln, pre_ln
 from deepnet.schemes.base import ResidualScheme
 from deepnet.transformer.models import Transformer, TransformerConfig

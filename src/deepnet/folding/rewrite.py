@@ -14,20 +14,16 @@ import math
 
 from torch import Tensor, nn
 
+from deepnet.anatomy.base import Weight
+from deepnet.anatomy.own import branch_weights
+from deepnet.folding.factors import divide_readers, readers, scale_norm, scale_rows
 from deepnet.folding.placement import sublayers, value
-from deepnet.schemes.base import Branch, Role
-from deepnet.transformer.attention import Attention
+from deepnet.schemes.base import Role
 from deepnet.transformer.feed_forward import FeedForward
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.positions import LearnedPositions, sinusoidal_table
 from deepnet.transformer.stacks import Stack
-
-_READS: dict[Branch, tuple[Role, ...]] = {
-    "self": ("q", "k", "v"),
-    "cross": ("q",),
-    "ffn": ("fc1", "gate"),
-}
 
 
 def rewrite_stack(trained: Stack, plain: Stack) -> None:
@@ -35,10 +31,10 @@ def rewrite_stack(trained: Stack, plain: Stack) -> None:
     _rewrite_positions(trained, plain)
     for old, new in zip(sublayers(trained), sublayers(plain), strict=True):
         _rewrite_branch(old, new)
-        _scale_rows(_last(new), value(old.residual.branch))
+        scale_rows(_last(new), value(old.residual.branch))
         _copy_norm(old.residual.pre, new.residual.pre)
         _copy_norm(old.residual.post, new.residual.post)
-        _divide_readers(new, value(old.residual.skip))
+        divide_readers(branch_weights(new.branch), new.kind, value(old.residual.skip))
     _copy_norm(trained.ends.final, plain.ends.final)
     for writer, reader in zip(sublayers(plain), sublayers(trained)[1:], strict=False):
         if writer.residual.post is not None:
@@ -58,36 +54,30 @@ def scale_memory_readers(decoder: Stack, factor: Tensor) -> None:
     """Make the keys and values of cross-attention read factor * memory."""
     for sublayer in sublayers(decoder):
         if sublayer.kind == "cross":
-            found = _projections(sublayer)
-            found["k"].weight.mul_(factor)
-            found["v"].weight.mul_(factor)
-
-
-def scale_norm(norm: nn.Module, factor: Tensor) -> None:
-    """Make a norm emit factor times what it did."""
-    for table in norm.parameters():
-        table.mul_(factor)
+            found = _by_role(sublayer)
+            found["k"].matrix().mul_(factor)
+            found["v"].matrix().mul_(factor)
 
 
 def _rewrite_branch(old: Sublayer, new: Sublayer) -> None:
     """Copy a branch's matrices and biases, its shifts put into the biases."""
-    sources, targets = _projections(old), _projections(new)
-    for role, source in sources.items():
-        targets[role].weight.copy_(source.weight)
-        if source.bias is not None:
-            _bias(targets[role]).copy_(source.bias)
+    sources, targets = branch_weights(old.branch), _by_role(new)
+    for source in sources:
+        targets[source.role].matrix().copy_(source.matrix())
+        bias = source.bias()
+        if bias is not None:
+            _bias(targets[source.role]).copy_(bias)
     if old.residual.shift is not None:
-        for role in _READS[old.kind]:
-            if role in targets:
-                _shift_input(targets[role], old.residual.shift)
+        for weight in readers(targets.values(), old.kind):
+            _shift_input(weight, old.residual.shift)
     if isinstance(old.branch, FeedForward):
         _rewrite_shifts(old.branch, targets)
     elif old.branch.multiplier is not None:
         head_size = _width(old) / old.branch.num_heads
-        _scale_rows(targets["q"], value(old.branch.multiplier * math.sqrt(head_size)))
+        scale_rows(targets["q"], value(old.branch.multiplier * math.sqrt(head_size)))
 
 
-def _rewrite_shifts(branch: FeedForward, targets: dict[Role, nn.Linear]) -> None:
+def _rewrite_shifts(branch: FeedForward, targets: dict[Role, Weight]) -> None:
     if branch.preactivation_shift is not None:
         _bias(targets["fc1"]).sub_(branch.preactivation_shift.cpu())
     if branch.activation_shift is not None:
@@ -118,39 +108,25 @@ def _copy_norm(old: nn.Module | None, new: nn.Module | None) -> None:
         new.load_state_dict(old.state_dict())
 
 
-def _divide_readers(sublayer: Sublayer, factor: Tensor) -> None:
-    for role, linear in _projections(sublayer).items():
-        if role in _READS[sublayer.kind]:
-            linear.weight.div_(factor)
-
-
-def _last(sublayer: Sublayer) -> nn.Linear:
+def _last(sublayer: Sublayer) -> Weight:
     """Return the map whose output the branch returns."""
-    return _projections(sublayer)["fc2" if sublayer.kind == "ffn" else "out"]
+    return branch_weights(sublayer.branch)[-1]
 
 
-def _scale_rows(linear: nn.Linear, factor: Tensor) -> None:
-    linear.weight.mul_(factor[:, None])
-    _bias(linear).mul_(factor)
+def _shift_input(weight: Weight, shift: Tensor) -> None:
+    """Make `weight` of x compute what it did of x - shift."""
+    _bias(weight).sub_(shift.cpu() * weight.matrix().sum(1))
 
 
-def _shift_input(linear: nn.Linear, shift: Tensor) -> None:
-    """Make `linear` of x compute what it did of x - shift."""
-    _bias(linear).sub_(shift.cpu() * linear.weight.sum(1))
+def _bias(weight: Weight) -> Tensor:
+    bias = weight.bias()
+    assert bias is not None
+    return bias
 
 
-def _bias(linear: nn.Linear) -> Tensor:
-    assert linear.bias is not None
-    return linear.bias
-
-
-def _projections(sublayer: Sublayer) -> dict[Role, nn.Linear]:
-    """Return a branch's linear maps by role."""
-    branch: Attention | FeedForward = sublayer.branch
-    owners = {id(m.weight): m for m in branch.modules() if isinstance(m, nn.Linear)}
-    return {role: owners[id(weight)] for role, weight in branch.roles()}
+def _by_role(sublayer: Sublayer) -> dict[Role, Weight]:
+    return {weight.role: weight for weight in branch_weights(sublayer.branch)}
 
 
 def _width(sublayer: Sublayer) -> int:
-    found = _projections(sublayer)
-    return next(iter(found.values())).in_features
+    return branch_weights(sublayer.branch)[0].matrix().shape[1]

@@ -236,12 +236,14 @@ class StackPlan:
     ends: Ends
     stream: Stream
 
-    def layers(self) -> list[list[tuple[Site, SitePlan]]]:
-        """Return the sites grouped by layer."""
-        grouped: dict[int, list[tuple[Site, SitePlan]]] = {}
+    def layers(self) -> list[dict[str, tuple[Site, SitePlan]]]:
+        """Return the sites of each layer in order, by name: that of the branch, "ffn2" for a second one of its kind."""
+        layers: dict[int, dict[str, tuple[Site, SitePlan]]] = {}
         for site, plan in self.sites:
-            grouped.setdefault(site.layer, []).append((site, plan))
-        return list(grouped.values())
+            layer = layers.setdefault(site.layer, {})
+            taken = sum(plan.branch == other.branch for _, other in layer.values())
+            layer[f"{plan.branch}{taken + 1}" if taken else plan.branch] = (site, plan)
+        return list(layers.values())
 
 
 # The scheme ---------------------------------------------------------------------------------------------------------
@@ -290,8 +292,12 @@ class ResidualScheme:
         raise TypeError(f"{type(self).__module__} answers neither `site` nor `stack`")
 
     def ends(self, context: StackContext) -> Ends:
-        """Return the ends of the stack; by default an embedding of std d^(-1/2) and no final norm."""
-        return Ends(init=embedding_init(context))
+        """Return the ends of the stack; by default an embedding of std d^(-1/2) and the final norm."""
+        return Ends(final=self.final_norm(context), init=embedding_init(context))
+
+    def final_norm(self, context: StackContext) -> Norm | None:
+        """Return the norm after the last site; by default there is none."""
+        return None
 
     def branches(self, context: StackContext) -> tuple[Branch, ...]:
         """Return the branches of one layer, in order."""

@@ -14,13 +14,12 @@ from typing import ClassVar, Literal
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     Constant,
-    Ends,
+    Norm,
     OptimizerFamily,
     ResidualScheme,
     Site,
     SitePlan,
     StackContext,
-    embedding_init,
     glorot,
 )
 
@@ -75,10 +74,9 @@ class Scheme(ResidualScheme):
             branch=site.kind, post=context.norm(), skip=Constant(alpha), init=glorot(beta)
         )
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return plain ends, with a final norm where the norms stand before the branches."""
-        final = context.norm() if self.placement == "pre" else None
-        return Ends(final=final, init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm | None:
+        """Return a norm where the norms stand before the branches."""
+        return context.norm() if self.placement == "pre" else None
 
 
 def _default(name: str) -> object:

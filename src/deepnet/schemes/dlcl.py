@@ -19,14 +19,13 @@ import torch
 from torch import nn
 
 from deepnet.schemes.base import (
-    Ends,
+    Norm,
     ResidualScheme,
     ResidualSite,
     Site,
     SitePlan,
     StackContext,
     Stream,
-    embedding_init,
     glorot,
 )
 
@@ -61,10 +60,9 @@ class Scheme(ResidualScheme):
             return SitePlan(branch=site.kind, pre=norm, init=glorot(), extra=extra)
         return SitePlan(branch=site.kind, post=norm, init=glorot(), extra=extra)
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with a final norm under pre."""
-        final = context.norm() if self.placement == "pre" else None
-        return Ends(final=final, init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm | None:
+        """Return a norm under pre."""
+        return context.norm() if self.placement == "pre" else None
 
     def stream(self, context: StackContext) -> Stream:
         """Return the stream that carries what the layers above will read."""

@@ -15,14 +15,13 @@ from typing import ClassVar
 
 from deepnet.schemes.base import (
     Architecture,
-    Ends,
     Init,
+    Norm,
     ResidualScheme,
     Role,
     Site,
     SitePlan,
     StackContext,
-    embedding_init,
     glorot,
 )
 
@@ -56,9 +55,9 @@ class Scheme(ResidualScheme):
             init=_draws(context),
         )
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with a final norm."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return the model's own norm."""
+        return context.norm()
 
 
 def _draws(context: StackContext) -> dict[Role, Init]:

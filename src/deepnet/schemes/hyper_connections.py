@@ -21,14 +21,13 @@ from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
-    Ends,
+    Norm,
     ResidualScheme,
     ResidualSite,
     Site,
     SitePlan,
     StackContext,
     Stream,
-    embedding_init,
     glorot,
 )
 
@@ -63,9 +62,9 @@ class Scheme(ResidualScheme):
             extra={"maps": lambda: self._maps(context, (site.index - 1) % self.streams)},
         )
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with a final norm."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return the model's own norm."""
+        return context.norm()
 
     def stream(self, context: StackContext) -> Stream:
         """Return the n streams."""

@@ -14,12 +14,11 @@ from typing import ClassVar
 
 from deepnet.schemes.base import (
     Constant,
-    Ends,
+    Norm,
     ResidualScheme,
     Site,
     SitePlan,
     StackContext,
-    embedding_init,
     glorot,
 )
 
@@ -41,7 +40,6 @@ class Scheme(ResidualScheme):
             branch=site.kind, pre=norm, post=norm, skip=Constant(float(sites)), init=glorot()
         )
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return plain ends: the last site's norm is the stack's."""
-        final = context.norm() if context.num_layers == 1 else None
-        return Ends(final=final, init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm | None:
+        """Return a norm for a single layer; of more, the last site's norm is the stack's."""
+        return context.norm() if context.num_layers == 1 else None

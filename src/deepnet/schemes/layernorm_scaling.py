@@ -12,15 +12,7 @@ counting its own layers is ours.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import (
-    Ends,
-    ResidualScheme,
-    Site,
-    SitePlan,
-    StackContext,
-    embedding_init,
-    glorot,
-)
+from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +28,6 @@ class Scheme(ResidualScheme):
         norm = context.norm(multiplier=site.layer**-0.5)
         return SitePlan(branch=site.kind, pre=norm, init=glorot())
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with an unscaled final norm."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return an unscaled norm."""
+        return context.norm()

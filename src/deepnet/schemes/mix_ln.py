@@ -13,15 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import (
-    Ends,
-    ResidualScheme,
-    Site,
-    SitePlan,
-    StackContext,
-    embedding_init,
-    glorot,
-)
+from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +38,6 @@ class Scheme(ResidualScheme):
             return SitePlan(branch=site.kind, post=context.norm(), init=glorot())
         return SitePlan(branch=site.kind, pre=context.norm(), init=glorot())
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with a final norm."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return the model's own norm."""
+        return context.norm()

@@ -13,13 +13,12 @@ from typing import ClassVar
 
 from deepnet.schemes.base import (
     ONE,
-    Ends,
     Learned,
+    Norm,
     ResidualScheme,
     Site,
     SitePlan,
     StackContext,
-    embedding_init,
     glorot,
 )
 
@@ -53,6 +52,6 @@ class Scheme(ResidualScheme):
             init=glorot(),
         )
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with a final norm."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return the model's own norm."""
+        return context.norm()

@@ -10,15 +10,7 @@ Differs: weights start Glorot normal with gain 1 and biases 0, as everywhere her
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import (
-    Ends,
-    ResidualScheme,
-    Site,
-    SitePlan,
-    StackContext,
-    embedding_init,
-    glorot,
-)
+from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +25,6 @@ class Scheme(ResidualScheme):
         """Return a pre-norm site with unit scales and gain 1."""
         return SitePlan(branch=site.kind, pre=context.norm(), init=glorot())
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with a final norm, without which cross-attention would read an un-normalised memory."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return a norm, without which cross-attention would read an un-normalised memory."""
+        return context.norm()

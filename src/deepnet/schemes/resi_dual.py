@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
-    Ends,
+    Norm,
     ResidualScheme,
     ResidualSite,
     Site,
     SitePlan,
     StackContext,
     Stream,
-    embedding_init,
     glorot,
 )
 
@@ -46,9 +45,9 @@ class Scheme(ResidualScheme):
         """Return a post-norm site."""
         return SitePlan(branch=site.kind, post=context.norm(), init=glorot())
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends whose final norm is that of the sum."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return the norm of the sum."""
+        return context.norm()
 
     def stream(self, context: StackContext) -> Stream:
         """Return the two streams."""

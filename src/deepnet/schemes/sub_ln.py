@@ -14,15 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import (
-    Ends,
-    ResidualScheme,
-    Site,
-    SitePlan,
-    StackContext,
-    embedding_init,
-    glorot,
-)
+from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +36,9 @@ class Scheme(ResidualScheme):
             init=glorot(_gain(context)),
         )
 
-    def ends(self, context: StackContext) -> Ends:
-        """Return ends with a final norm."""
-        return Ends(final=context.norm(), init=embedding_init(context))
+    def final_norm(self, context: StackContext) -> Norm:
+        """Return the model's own norm."""
+        return context.norm()
 
 
 def _gain(context: StackContext) -> float:

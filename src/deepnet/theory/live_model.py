@@ -82,7 +82,7 @@ def copy_matrices(model: Transformer) -> dict[str, list[BranchMatrices]]:
 def site_steps(before: Sequence[BranchMatrices], after: Sequence[BranchMatrices]) -> list[float]:
     """Return ||theta* - theta||, Euclidean over both matrices, of each site."""
     return [
-        float(torch.stack([(b - a).double().norm() for a, b in zip(*pair, strict=True)]).norm())
+        float(torch.stack([_distance(*matrices) for matrices in zip(*pair, strict=True)]).norm())
         for pair in zip(before, after, strict=True)
     ]
 
@@ -90,10 +90,14 @@ def site_steps(before: Sequence[BranchMatrices], after: Sequence[BranchMatrices]
 def predicted_update(model: Transformer, before: dict[str, list[BranchMatrices]]) -> float:
     """Return Theorem 4.2's or 4.3's update of the last stack's output since `before`, by the present v, w and alpha.
 
-    The theorems treat width 1. For any width, this predicts the root mean square over the output's elements.
+    The theorems treat width 1. For any width, this predicts the root mean square over the output's elements. `before`
+    may lie on another device.
     """
-    now = copy_matrices(model)
-    steps = {name: site_steps(before[name], now[name]) for name in now}
+    sites = {stack.name: post_norm_sites(stack) for stack in model.stacks()}
+    steps = {
+        name: site_steps(before[name], [branch_matrices(site) for site in held])
+        for name, held in sites.items()
+    }
     scales = {stack.name: site_scales(stack) for stack in model.stacks()}
     if len(scales) == 1:
         (name,) = scales
@@ -125,6 +129,11 @@ def attention_magnitudes(model: Transformer, forward: Callable[[], Any]) -> list
             hooks.callback(attention.out.register_forward_pre_hook(compare(attention)).remove)
         forward()
     return magnitudes
+
+
+def _distance(before: Tensor, after: Tensor) -> Tensor:
+    length: Tensor = (after.detach() - before.to(after.device)).double().norm()
+    return length
 
 
 def _measure(site: Sublayer) -> SiteScales:

@@ -1,5 +1,6 @@
 """A layer: its residual sites in order, each a residual module around a branch."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -74,22 +75,23 @@ class Sublayer(nn.Module):
 
 
 class Layer(nn.Module):
-    """The sites of one layer, in the order of the scheme's plan."""
+    """The sites of one layer by name, in the order of the scheme's plan."""
 
     def __init__(
         self,
-        sites: list[tuple[Site, SitePlan]],
+        sites: Mapping[str, tuple[Site, SitePlan]],
         *,
         shape: LayerShape,
         stream: Stream,
         scales: ScaleBuilder,
     ) -> None:
         super().__init__()
-        self.sublayers = nn.ModuleDict()
-        for site, plan in sites:
-            taken = sum(name.startswith(plan.branch) for name in self.sublayers)
-            name = f"{plan.branch}{taken + 1}" if taken else plan.branch
-            self.sublayers[name] = Sublayer(site, plan, shape=shape, stream=stream, scales=scales)
+        self.sublayers = nn.ModuleDict(
+            {
+                name: Sublayer(site, plan, shape=shape, stream=stream, scales=scales)
+                for name, (site, plan) in sites.items()
+            }
+        )
 
     def forward(self, state: Any, inputs: Inputs, cache: LayerCache | None = None) -> Any:
         """Return the stream's state after this layer."""

@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from deepnet import apply_scheme
+from deepnet.adapt.attach import attach
+from deepnet.adapt.fit import Setting, plan_stacks
+from deepnet.adapt.journal import Journal
 from deepnet.adapt.state import SchemeState
 from deepnet.anatomy.locate import locate
 from deepnet.errors import AdaptError, ConfigError
@@ -79,12 +82,30 @@ def test_a_scheme_that_cannot_live_there_is_refused_with_what_can(zoo):
     before = zoo.outputs(model)
     with pytest.raises(AdaptError, match=r"more than one tensor.*What can: .*deepnorm.*pre_ln"):
         apply_scheme(model, "resi_dual")
-    with pytest.raises(AdaptError, match="norms inside the branches"):
+    with pytest.raises(AdaptError, match="asks its branches for a norm"):
         apply_scheme(model, "sub_ln")
     with pytest.raises(AdaptError, match="defined for decoder_only, not encoder_only"):
         apply_scheme(model, "hybrid_norm")
     assert torch.equal(zoo.outputs(model), before)
     assert not any(isinstance(module, SchemeState) for module in model.modules())
+
+
+def test_a_layer_with_a_forward_of_its_own_is_refused(zoo):
+    """Ours would take its place in a subclass, and never be called behind a wrapper set on the instance."""
+
+    class Layer(nn.TransformerEncoderLayer):
+        def _sa_block(self, x, *args, **kwargs):
+            return 0.0 * super()._sa_block(x, *args, **kwargs)
+
+    encoder = nn.TransformerEncoder(Layer(16, 2, 32, batch_first=True), 2)
+    with pytest.raises(AdaptError, match=r"layers\.0 \(Layer\) has a forward of its own"):
+        apply_scheme(encoder, "deepnorm")
+    assert all(type(layer) is Layer for layer in encoder.layers)
+    wrapped = zoo.gpt2()
+    block = wrapped.transformer.h[1]
+    block.forward = block.forward
+    with pytest.raises(AdaptError, match=r"transformer\.h\.1 .* wrapper such as a device_map"):
+        apply_scheme(wrapped, "deepnorm")
 
 
 def test_a_scheme_object_has_its_options_already(zoo):
@@ -327,3 +348,22 @@ def test_cached_generation_equals_uncached(zoo, name):
     settings |= {"attention_mask": keep, "pad_token_id": 39, "decoder_start_token_id": 1}
     cached = model.generate(ids, **settings, use_cache=True)
     assert torch.equal(cached, model.generate(ids, **settings, use_cache=False))
+
+
+def devices(model: nn.Module) -> set[str]:
+    return {t.device.type for t in itertools.chain(model.parameters(), model.buffers())}
+
+
+@pytest.mark.parametrize("name", ["nn.Transformer", "BERT", "OPT", "GPT-2"])
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre_ln", "rezero"])
+def test_everything_put_in_or_back_is_where_the_model_is(zoo, name, scheme):
+    """The meta device stands for a GPU: a norm or a buffer that is forgotten shows."""
+    elsewhere = zoo.MODELS[name]().to("meta")
+    planned = plan_stacks(locate(elsewhere), load_scheme(scheme), Setting())
+    attach(elsewhere, load_scheme(scheme), planned, Journal(), keep=False)
+    assert devices(elsewhere) == {"meta"}
+    model = zoo.MODELS[name]()
+    report = apply_scheme(model, scheme)
+    model.to("meta")
+    report.undo()
+    assert devices(model) == {"meta"}

@@ -10,7 +10,7 @@ import deepnet
 from deepnet import apply_scheme, from_pretrained
 from deepnet.adapt.folded import folded, save_folded
 from deepnet.anatomy.base import Sited
-from deepnet.errors import CheckpointError, ExportError
+from deepnet.errors import AdaptError, CheckpointError, ExportError
 
 HUGGINGFACE = ["Marian", "BART", "BERT", "RoBERTa", "OPT", "GPT-2", "T5", "Llama"]
 
@@ -57,6 +57,28 @@ def test_kept_weights_come_back_with_their_eps(zoo, tmp_path):
     apply_scheme(model, "deepnorm", initialize=False)
     model.save_pretrained(tmp_path)
     assert torch.equal(zoo.outputs(from_pretrained(tmp_path)), zoo.outputs(model))
+
+
+def test_what_generate_was_set_to_comes_back(zoo, tmp_path):
+    model = zoo.marian()
+    apply_scheme(model, "deepnorm")
+    model.generation_config.num_beams = 3
+    model.save_pretrained(tmp_path)
+    assert from_pretrained(tmp_path).generation_config.num_beams == 3
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        from_pretrained(tmp_path)
+
+
+def test_weights_saved_in_several_files_come_back(zoo, tmp_path):
+    model = zoo.bert()
+    apply_scheme(model, "deepnorm")
+    model.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    assert torch.equal(zoo.outputs(from_pretrained(tmp_path)), zoo.outputs(model))
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="weight_map"):
+        from_pretrained(tmp_path)
 
 
 def test_a_folder_without_a_scheme_or_with_a_damaged_one_is_refused(zoo, tmp_path):
@@ -139,6 +161,36 @@ def test_what_cannot_be_folded_is_refused(zoo, tmp_path):
     with pytest.raises(ExportError, match="carries no scheme"):
         folded(zoo.bert())
     assert not any(tmp_path.iterdir())
+
+
+def test_kept_weights_fold_back_although_eps_is_off_in_its_last_bit(zoo, tmp_path):
+    skip = 6**0.25  # deepnorm's of three layers
+    eps = next(e for e in (k * 1e-7 for k in range(1, 999)) if e * skip**2 / skip**2 != e)
+    model = zoo.bert(layer_norm_eps=eps, num_hidden_layers=3)
+    before = zoo.outputs(model)
+    apply_scheme(model, "deepnorm", initialize=False)
+    save_folded(model, tmp_path)
+    restored = type(zoo.bert()).from_pretrained(tmp_path)
+    torch.testing.assert_close(zoo.outputs(restored), before, rtol=0, atol=1e-12)
+
+
+def test_a_factor_that_needs_a_gain_is_refused_where_norms_have_none(zoo):
+    """An OPT whose norms have no tables: what a norm would have to emit cannot be left out of the function."""
+    bare = {"layer_norm_elementwise_affine": False}
+    before = zoo.opt(**bare)
+    with pytest.raises(AdaptError, match="has no gain to make up for it"):
+        apply_scheme(before, "layernorm_scaling", initialize=False)
+    apply_scheme(before, "layernorm_scaling", initialize=True)
+    with pytest.raises(ExportError, match="without gain"):
+        folded(before)
+    tied = zoo.opt(before=False, **bare)
+    apply_scheme(tied, "deepnorm", initialize=True)
+    with pytest.raises(ExportError, match="without gain"):
+        folded(tied)
+    untied = zoo.opt(before=False, tie_word_embeddings=False, **bare)
+    apply_scheme(untied, "deepnorm", initialize=True)
+    move(untied)
+    torch.testing.assert_close(zoo.outputs(folded(untied)), zoo.outputs(untied), rtol=0, atol=1e-12)
 
 
 def test_the_names_are_public():

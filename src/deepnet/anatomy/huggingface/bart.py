@@ -11,18 +11,20 @@ from deepnet.errors import AdaptError
 from deepnet.schemes.base import StackName
 
 
-class BartEncoderLayer(Sited, stock.BartEncoderLayer):
-    """BART's encoder layer with its additions as modules."""
+class SitedEncoderLayer(Sited):
+    """An encoder layer of BART or Marian with its additions as modules."""
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> Tensor:
         """Return [B, T, D] as the stock layer does, each addition a site."""
-        return encoder_layer(self, hidden_states, attention_mask, kwargs)
+        layer: Any = self
+        attend = _branch(layer, layer.self_attn, attention_mask=attention_mask, **kwargs)
+        return _after_feed_forward(layer, self.through("self", hidden_states, attend))
 
 
-class BartDecoderLayer(Sited, stock.BartDecoderLayer):
-    """BART's decoder layer with its additions as modules."""
+class SitedDecoderLayer(Sited):
+    """A decoder layer of BART or Marian with its additions as modules."""
 
     def forward(
         self,
@@ -35,8 +37,28 @@ class BartDecoderLayer(Sited, stock.BartDecoderLayer):
         **kwargs: Any,
     ) -> Tensor:
         """Return [B, T, D] as the stock layer does, each addition a site."""
-        memory = (encoder_hidden_states, encoder_attention_mask)
-        return decoder_layer(self, hidden_states, attention_mask, memory, past_key_values, kwargs)
+        layer: Any = self
+        kwargs = {**kwargs, "past_key_values": past_key_values}
+        attend = _branch(layer, layer.self_attn, attention_mask=attention_mask, **kwargs)
+        x = self.through("self", hidden_states, attend)
+        if encoder_hidden_states is not None:
+            attend = _branch(
+                layer,
+                layer.encoder_attn,
+                key_value_states=encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                **kwargs,
+            )
+            x = self.through("cross", x, attend)
+        return _after_feed_forward(layer, x)
+
+
+class BartEncoderLayer(SitedEncoderLayer, stock.BartEncoderLayer):
+    """BART's encoder layer with its additions as modules."""
+
+
+class BartDecoderLayer(SitedDecoderLayer, stock.BartDecoderLayer):
+    """BART's decoder layer with its additions as modules."""
 
 
 def find(model: Any) -> Anatomy:
@@ -46,42 +68,6 @@ def find(model: Any) -> Anatomy:
     )
 
 
-# Shared with Marian, whose layers are the same ----------------------------------------------------------------------
-
-
-def encoder_layer(
-    layer: Any, x: Tensor, attention_mask: Tensor | None, kwargs: dict[str, Any]
-) -> Tensor:
-    """Return [B, T, D] after self-attention and feed-forward."""
-    attend = _branch(layer, layer.self_attn, attention_mask=attention_mask, **kwargs)
-    x = layer.through("self", x, attend)
-    return _after_feed_forward(layer, x)
-
-
-def decoder_layer(
-    layer: Any,
-    x: Tensor,
-    attention_mask: Tensor | None,
-    memory: tuple[Tensor | None, Tensor | None],
-    past_key_values: Any,
-    kwargs: dict[str, Any],
-) -> Tensor:
-    """Return [B, T, D] after self-attention, cross-attention to `memory` (states and mask) and feed-forward."""
-    kwargs = {**kwargs, "past_key_values": past_key_values}
-    attend = _branch(layer, layer.self_attn, attention_mask=attention_mask, **kwargs)
-    x = layer.through("self", x, attend)
-    if memory[0] is not None:
-        attend = _branch(
-            layer,
-            layer.encoder_attn,
-            key_value_states=memory[0],
-            attention_mask=memory[1],
-            **kwargs,
-        )
-        x = layer.through("cross", x, attend)
-    return _after_feed_forward(layer, x)
-
-
 def encoder_decoder(
     model: Any,
     encoder_class: type[nn.Module],
@@ -89,7 +75,7 @@ def encoder_decoder(
     *,
     entry_norm: str | None,
 ) -> Anatomy:
-    """Return the anatomy of a model made of those layers."""
+    """Return the anatomy of a BART or a Marian whose layers become those classes."""
     base = model.base_model
     if "encoder" not in base._modules or not model.config.is_encoder_decoder:
         raise AdaptError(
