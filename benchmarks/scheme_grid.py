@@ -17,20 +17,16 @@ The rule by which a cell is named, fixed before the first was run:
 import argparse
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from cells import result_path, run_cells
 from deepnet.errors import DivergenceError
 from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
@@ -62,6 +58,7 @@ OWN_RATES: dict[str, tuple[str, ...]] = {
     "dlcl": ("optimizer.lr=2e-3",),
     "normformer": ("optimizer.lr=3e-3",),
     "hybrid_norm": ("optimizer.lr=3e-4",),
+    "ngpt": ("schedule.warmup_steps=0",),
 }
 """What a scheme's authors trained with, where they say so; a warm-up of theirs becomes the grid's first third."""
 
@@ -101,6 +98,7 @@ def all_cells() -> list[Cell]:
     rates = [("translation", scheme, "shared") for scheme in translators]
     rates += [("next_token", scheme, "shared") for scheme in (*decoders, *BESIDE)]
     rates += [("translation", scheme, "own") for scheme in translators if scheme in OWN_RATES]
+    rates += [("next_token", scheme, "own") for scheme in decoders if scheme in OWN_RATES]
     return [Cell(*rate, seed) for seed in SEEDS for rate in rates]
 
 
@@ -117,30 +115,7 @@ def run_cell(cell: Cell, out: Path) -> None:
         stopped = str(error)
     records = read_jsonl(run / "metrics.jsonl")
     losses = {r["step"]: r["validation_loss"] for r in records if "validation_loss" in r}
-    write_json(result_path(cell, out), {**asdict(cell), "losses": losses, "stopped": stopped})
-
-
-def result_path(cell: Cell, out: Path) -> Path:
-    """Return where a finished cell's result stands."""
-    return out / f"{cell.name}.json"
-
-
-def run_grid(cells: list[Cell], out: Path, processes: int) -> None:
-    """Run what has no result yet, several cells at a time, one thread each."""
-    left = [cell for cell in cells if not result_path(cell, out).exists()]
-    print(f"{len(left)} of {len(cells)} cells to run", flush=True)
-    with ThreadPoolExecutor(processes) as pool:
-        for cell, code in zip(left, pool.map(partial(start_cell, out=out), left), strict=True):
-            print(f"{cell.name}: {'done' if code == 0 else f'exit code {code}'}", flush=True)
-
-
-def start_cell(cell: Cell, out: Path) -> int:
-    """Run one cell in a process of its own, its messages in a file beside its result."""
-    arguments = [cell.task, cell.scheme, cell.rate, str(cell.seed)]
-    command = [sys.executable, __file__, "--out", str(out), "--cell", *arguments]
-    with (out / f"{cell.name}.log").open("w") as log:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
+    write_json(result_path(out, cell.name), {**asdict(cell), "losses": losses, "stopped": stopped})
 
 
 def word_entropy(recipe: Recipe) -> tuple[float, float]:
@@ -168,8 +143,8 @@ def outcome(result: dict[str, Any], entropy: float, equal_odds: float) -> str:
 
 def render(out: Path) -> None:
     """Write the table, the figure and the losses of all finished cells into results/."""
-    cells = [cell for cell in all_cells() if result_path(cell, out).exists()]
-    results = [json.loads(result_path(cell, out).read_text()) for cell in cells]
+    cells = [cell for cell in all_cells() if result_path(out, cell.name).exists()]
+    results = [json.loads(result_path(out, cell.name).read_text()) for cell in cells]
     levels = {task: word_entropy(load_recipe(path)) for task, path in RECIPES.items()}
     for result in results:
         result["outcome"] = outcome(result, *levels[result["task"]])
@@ -278,8 +253,14 @@ def main() -> None:
     else:
         for path in RECIPES.values():
             prepare_data(load_recipe(path), report=print)
-        cells = [c for c in all_cells() if not options.schemes or c.scheme in options.schemes]
-        run_grid(cells, options.out, options.processes)
+        cells = {c.name: c for c in all_cells()}
+        chosen = [n for n, c in cells.items() if not options.schemes or c.scheme in options.schemes]
+        run_cells(
+            chosen,
+            out=options.out,
+            processes=options.processes,
+            arguments=lambda name: ("--cell", *map(str, astuple(cells[name]))),
+        )
 
 
 if __name__ == "__main__":
