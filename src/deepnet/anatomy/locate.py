@@ -23,12 +23,20 @@ def locate(model: nn.Module) -> Anatomy:
         return torch_nn.find(model)
     if is_huggingface(model):
         return _huggingface(model)
-    inside = [name for name, module in model.named_modules() if _known(module)]
+    inside = [name for name, module in model.named_modules() if is_known(module)]
     hint = f"; give the part of it that is: model.{inside[0]}" if inside else ""
     raise AdaptError(
         f"{type(model).__name__} is none of the models whose additions are known: torch.nn's Transformer, "
         f"TransformerEncoder and TransformerDecoder, and Hugging Face's {', '.join(families())}{hint}"
     )
+
+
+def is_known(model: nn.Module) -> bool:
+    """Return whether `model` is of a kind whose residual sites can be located."""
+    if is_huggingface(model):
+        known: Any = model
+        return known.config.model_type in families()
+    return isinstance(model, (Transformer, *TORCH_MODELS))
 
 
 def families() -> list[str]:
@@ -42,13 +50,6 @@ def is_huggingface(model: nn.Module) -> bool:
         return False
     kind: Any = vars(sys.modules["transformers"].modeling_utils)["PreTrainedModel"]
     return isinstance(model, kind)
-
-
-def _known(module: nn.Module) -> bool:
-    if is_huggingface(module):
-        known: Any = module
-        return known.config.model_type in families()
-    return isinstance(module, (Transformer, *TORCH_MODELS))
 
 
 def _huggingface(model: Any) -> Anatomy:

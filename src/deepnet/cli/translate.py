@@ -50,8 +50,8 @@ def translate(
     from deepnet.data.text import decode_lines
     from deepnet.decoding.translate import translate as translate_lines
     from deepnet.decoding.translate import translations
+    from deepnet.pipeline.devices import choose_device
     from deepnet.pipeline.opening import decoding_settings, open_models
-    from deepnet.pipeline.run import choose_device
 
     paths, overrides = split_overrides(models)
     short = {"beam_size": beam_size, "n_best": n_best}
@@ -90,8 +90,8 @@ def score(
     """
     from deepnet.data.text import read_pairs
     from deepnet.decoding.translate import score as score_pairs
+    from deepnet.pipeline.devices import choose_device
     from deepnet.pipeline.opening import decoding_settings, open_models
-    from deepnet.pipeline.run import choose_device
 
     paths, overrides = split_overrides(models)
     translator, bundle = open_models(paths, device=choose_device(device))

@@ -7,10 +7,10 @@ from typing import Any
 from deepnet.data.text import read_pairs
 from deepnet.errors import ConfigError
 from deepnet.evaluation.scores import tokenized_bleu
+from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.opening import decoding_settings, open_models
 from deepnet.pipeline.preparing import CACHE, Report, prepare_data
 from deepnet.pipeline.recipe import load_recipe
-from deepnet.pipeline.run import choose_device
 from deepnet.pipeline.scoring import timed_scores
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from deepnet.data.loader import Batch, UpdateLoader
+from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.run import choose_device
 from deepnet.schemes.coefficients import coefficients
 from deepnet.training.loss import token_loss
 from deepnet.training.precision import resolve_precision

@@ -18,7 +18,8 @@ from deepnet.transformer.models import Transformer, TransformerConfig
 
 Report = Callable[[str], None]
 """Takes each message for the user as it comes."""
-_HELD_OUT_SEED = 0  # of what is masked in valid and test
+HELD_OUT_SEED = 0
+"""Decides what is masked in valid and test."""
 
 
 def prepare_data(
@@ -52,7 +53,7 @@ def held_out_batches(recipe: Recipe, data: PreparedData, part: str) -> list[Batc
     """Return "valid" or "test" as the model sees it: always the same, whatever the seed of the run."""
     return validation_batches(
         data.dataset(part),
-        objective=make_objective(recipe, data.tokenizers, seed=_HELD_OUT_SEED),
+        objective=make_objective(recipe, data.tokenizers, seed=HELD_OUT_SEED),
         max_tokens=recipe.batching.max_tokens,
     )
 

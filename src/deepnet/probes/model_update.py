@@ -6,12 +6,17 @@ Source: Wang et al., DeepNet, arXiv 2203.00555, section 3, which tracks it throu
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from deepnet.anatomy.locate import locate
 from deepnet.errors import ConfigError, suggest
+from deepnet.probes.listening import first_tensor, on_output, peeked
+from deepnet.probes.place import Place, layer_places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +48,26 @@ class ModelUpdate:
         self._model = model
         self._inputs = inputs
         self._layers = tuple(layers)
-        self._first = self._outputs()
+        self._first = self._last = self._outputs()
 
     def measure(self) -> dict[str, Movement]:
         """Return how far each layer's output has moved by its name, and the model's own under ""."""
-        now = self._outputs()
-        return {name: _distance(now[name], self._first[name]) for name in now}
+        self._last = self._outputs()
+        return {name: distance(self._last[name], self._first[name]) for name in self._last}
+
+    def measure_step(self) -> dict[str, Movement]:
+        """Return how far the outputs have moved since the last measurement, relative to the first outputs."""
+        before, self._last = self._last, self._outputs()
+        return {
+            name: distance(now, before[name], origin=self._first[name])
+            for name, now in self._last.items()
+        }
 
     @torch.no_grad()
     def _outputs(self) -> dict[str, list[Tensor]]:
         """Return what the model (under "") and each layer gave, once per call of that module."""
         seen: dict[str, list[Tensor]] = {name: [] for name in ("", *self._layers)}
-        with _evaluating(self._model), ExitStack() as hooks:
+        with evaluating(self._model), ExitStack() as hooks:
             for name, module in self._modules().items():
                 hooks.callback(module.register_forward_hook(_keeper(seen[name])).remove)
             if isinstance(self._inputs, Mapping):
@@ -76,8 +89,51 @@ class ModelUpdate:
         return {name: known[name] for name in ("", *self._layers)}
 
 
+class LayerOutputs:
+    """Keeps what each layer of a model returned last: of a stream of several tensors, the one that it shows."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Raise AdaptError for a model whose residual sites are not known."""
+        self._layers = dict(layer_places(locate(model)))
+        self._hooks = ExitStack()
+        self.outputs: dict[Place, Tensor] = {}
+
+    def __enter__(self) -> Self:
+        """Start listening."""
+        self.outputs = {}
+        for place, owner in self._layers.items():
+            on_output(owner, partial(self._keep, place, owner), self._hooks)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop listening."""
+        self._hooks.close()
+
+    def _keep(self, place: Place, owner: nn.Module, output: Any) -> None:
+        self.outputs[place] = peeked(owner, output).detach().clone()
+
+
+def distance(
+    now: Sequence[Tensor], before: Sequence[Tensor], *, origin: Sequence[Tensor] | None = None
+) -> Movement:
+    """Return how far outputs have moved, relative to `origin`, by default to where they were before."""
+    changes = [(a.double() - b.double()).flatten() for a, b in zip(now, before, strict=True)]
+    moved, start = torch.cat(changes), before if origin is None else origin
+    norm, first = (
+        float(moved.norm()),
+        float(torch.cat([t.double().flatten() for t in start]).norm()),
+    )
+    relative = norm / first if first else (0.0 if not norm else float("inf"))
+    return Movement(norm=norm, rms=norm / moved.numel() ** 0.5, relative=relative)
+
+
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Keep the model in evaluation mode, then give every module back the mode it had."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -89,28 +145,4 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _keeper(outputs: list[Tensor]) -> Callable[[nn.Module, Any, Any], None]:
-    return lambda module, args, output: outputs.append(_first_tensor(output).detach().clone())
-
-
-def _first_tensor(output: Any) -> Tensor:
-    """Return the output itself, or the first tensor of a tuple or mapping of outputs."""
-    if isinstance(output, Tensor):
-        return output
-    values = output.values() if isinstance(output, Mapping) else output
-    several = isinstance(output, (Mapping, tuple, list))
-    found = [value for value in values if isinstance(value, Tensor)] if several else []
-    if not found:
-        raise ConfigError(
-            f"a module returned {type(output).__name__}; expected a tensor or several"
-        )
-    return found[0]
-
-
-def _distance(now: list[Tensor], first: list[Tensor]) -> Movement:
-    moved, start = (
-        torch.cat([t.double().flatten() for t in tensors])
-        for tensors in ([a.double() - b.double() for a, b in zip(now, first, strict=True)], first)
-    )
-    norm, origin = float(moved.norm()), float(start.norm())
-    relative = norm / origin if origin else (0.0 if not norm else float("inf"))
-    return Movement(norm=norm, rms=norm / moved.numel() ** 0.5, relative=relative)
+    return lambda module, args, output: outputs.append(first_tensor(output).detach().clone())

@@ -49,7 +49,7 @@ class FeedForward(nn.Module):
         y = _scaled(self.fc1(x), self.preactivation_scale)
         if self.preactivation_shift is not None:
             y = y - self.preactivation_shift
-        y = self._activate(y, x)
+        y = self.activate(y, x)
         if self.activation_shift is not None:
             y = y - self.activation_shift
         y = dropout(y, self.dropout, training=self.training)
@@ -65,7 +65,8 @@ class FeedForward(nn.Module):
             yield "gate", self.gate.weight
         yield "fc2", self.fc2.weight
 
-    def _activate(self, y: Tensor, x: Tensor) -> Tensor:
+    def activate(self, y: Tensor, x: Tensor) -> Tensor:
+        """Return the activations [B, T, F] from the pre-activations `y` [B, T, F] of the input `x` [B, T, D]."""
         if self.gate is not None:
             return F.silu(_scaled(self.gate(x), self.gate_scale)) * y
         return F.relu(y) if self.activation == "relu" else F.gelu(y)

@@ -1,0 +1,234 @@
+"""The probes of a recipe's runs, on a fixed batch of valid sentences: in training, or on what a run has saved."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepnet.bundle import load_bundle, load_model_tensors, model_tensors, read_tensors
+from deepnet.data.loader import Batch
+from deepnet.data.prepare import PreparedData
+from deepnet.errors import CheckpointError, ConfigError, DataError
+from deepnet.pipeline.beginning import first_batches, preparation
+from deepnet.pipeline.devices import choose_device
+from deepnet.pipeline.opening import bundle_path
+from deepnet.pipeline.preparing import (
+    CACHE,
+    HELD_OUT_SEED,
+    Report,
+    build_model,
+    make_loader,
+    make_objective,
+    prepare_data,
+)
+from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.probes.model_update import evaluating
+from deepnet.probes.recorder import Record, Recorder
+from deepnet.record import RunFolder
+from deepnet.theory.live_model import (
+    BranchMatrices,
+    branch_matrices,
+    post_norm_sites,
+    predicted_update,
+)
+from deepnet.training.checkpoint import checkpoint_path, list_checkpoints, read_header
+from deepnet.training.loss import token_loss
+from deepnet.training.precision import Precision, resolve_precision
+from deepnet.transformer.models import Transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedRun:
+    """What the probes read off saved weights."""
+
+    weights: str
+    """The checkpoint or bundle."""
+    steps: list[int]
+    """Updates behind the weights; several where they are an average."""
+    sentences: int
+    """Sentences of the valid part that the model was measured on."""
+    loss: float
+    """Training loss on them in nats per predicted token, without dropout; may not be finite."""
+    readings: Record
+    """By probe and place, those of layers as a list over the layers; None is what is not there or not finite."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for JSON, a loss that is not finite as None."""
+        finite = float("-inf") < self.loss < float("inf")
+        return {**asdict(self), "loss": self.loss if finite else None}
+
+
+class UpdatePrediction:
+    """DeepNet's Theorem 4.2 or 4.3 for the model update since the first weights, of which it keeps v, out, fc1, fc2.
+
+    They are kept in main memory, whatever the model's device. `first` gives back what `tensors` returned. Raises
+    ConfigError for a model that is not made of post-norm sites.
+    """
+
+    def __init__(self, model: Transformer, *, first: Mapping[str, Tensor] | None = None) -> None:
+        self._model = model
+        self._before: dict[str, list[BranchMatrices]] = {}
+        for stack in model.stacks():
+            names = [f"matrices.{stack.name}.{n + 1}" for n in range(len(post_norm_sites(stack)))]
+            self._before[stack.name] = [
+                BranchMatrices(*(_copied(m) for m in branch_matrices(site)))
+                if first is None
+                else BranchMatrices(first[f"{name}.v"].cpu(), first[f"{name}.w"].cpu())
+                for name, site in zip(names, post_norm_sites(stack), strict=True)
+            ]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the first matrices by stack and number of the site."""
+        return {
+            f"matrices.{stack}.{number}.{name}": matrix
+            for stack, sites in self._before.items()
+            for number, site in enumerate(sites, start=1)
+            for name, matrix in site._asdict().items()
+        }
+
+    def measure(self) -> float:
+        """Return the predicted root mean square movement of the last stack's output."""
+        return predicted_update(self._model, self._before)
+
+
+def probe_batch(recipe: Recipe, data: PreparedData, *, sentences: int) -> Batch:
+    """Return the first sentences of the valid part as the model sees them; raises DataError where there are none."""
+    dataset = data.dataset("valid")
+    if not len(dataset):
+        raise DataError("the probes look at sentences of the valid part, but it is empty")
+    objective = make_objective(recipe, data.tokenizers, seed=HELD_OUT_SEED)
+    return objective.batch(dataset, np.arange(min(sentences, len(dataset))), epoch=0)
+
+
+def make_recorder(
+    model: Transformer,
+    batch: Batch,
+    *,
+    precision: Precision,
+    first: Mapping[str, Tensor] | None = None,
+) -> Recorder:
+    """Return the probes of a model on a batch that is on its device; `first` as in `Recorder`."""
+    return Recorder(
+        model,
+        lambda model: model(batch.source, batch.source_keep, batch.target_in),
+        autocast=precision.autocast,
+        prediction=_prediction(model, first),
+        first=first,
+    )
+
+
+def probe_run(
+    path: str | Path,
+    *,
+    step: int | None = None,
+    sentences: int | None = None,
+    device: str = "auto",
+    cache: Path = CACHE,
+    report: Report | None = None,
+) -> ProbedRun:
+    """Measure a run's latest checkpoint, or that of `step`, or the bundle in a run folder that `path` is.
+
+    On the first `sentences` of the valid part, by default as many as probes.sentences of the recipe.
+    The model update is since the run's first weights, which are drawn again from recipe and seed. Raises ConfigError
+    where `path` is no run or has no such checkpoint, CheckpointError where it has none at all. Writes nothing.
+    """
+    run, weights = _saved(Path(path), step)
+    recipe = load_recipe(run.path)
+    data = prepare_data(recipe, cache=cache, report=report)
+    place = choose_device(device)
+    precision = resolve_precision(
+        recipe.training.precision, device=place, width=recipe.model.d_model
+    )
+    model = _first_model(recipe, data, run.read_recipe().get("start_from"), place)
+    count = recipe.probes.sentences if sentences is None else sentences
+    batch = probe_batch(recipe, data, sentences=count).to(place)
+    recorder = make_recorder(model, batch, precision=precision)
+    steps = _take(model, weights)
+    loss = _differentiated(recipe, model, batch, precision)
+    return ProbedRun(
+        weights=str(weights),
+        steps=steps,
+        sentences=len(batch.source),
+        loss=loss,
+        readings={"gradient_norm": recorder.gradients(), **recorder.measure()},
+    )
+
+
+def _prediction(model: Transformer, first: Mapping[str, Tensor] | None) -> UpdatePrediction | None:
+    """Return what theory says of a model, None where it says nothing."""
+    try:
+        return UpdatePrediction(model, first=first)
+    except ConfigError:
+        return None
+
+
+def _copied(matrix: Tensor) -> Tensor:
+    return matrix.detach().to("cpu", copy=True)
+
+
+def _saved(path: Path, step: int | None) -> tuple[RunFolder, Path]:
+    """Return the run and which of its weights to measure: a checkpoint or a bundle."""
+    if (path / "config.json").exists():
+        if step is not None or not RunFolder(path.parent).recipe_path.exists():
+            raise ConfigError(
+                f"{path} is a bundle: it has one set of weights, and is measured on the text of the run whose folder "
+                "it is in; give a run folder, or a bundle in one without a step"
+            )
+        return RunFolder.open(path.parent), path
+    run = RunFolder.open(path)
+    if step is not None:
+        wanted = checkpoint_path(run.checkpoints, step=step)
+        if not wanted.exists():
+            there = ", ".join(p.name for p in list_checkpoints(run.checkpoints)) or "none"
+            raise ConfigError(f"{path} has no checkpoint of step {step}; there are: {there}")
+        return run, wanted
+    checkpoints = list_checkpoints(run.checkpoints)
+    if not checkpoints and not run.bundle.exists():
+        raise CheckpointError(
+            f"the run {path} has saved no weights yet: there is nothing to measure"
+        )
+    return run, checkpoints[-1] if checkpoints else run.bundle
+
+
+def _first_model(
+    recipe: Recipe, data: PreparedData, start_from: str | None, device: torch.device
+) -> Transformer:
+    """Return the model as it was before the run's first update."""
+    model = build_model(recipe, data.tokenizers)
+    if start_from:
+        given = load_bundle(bundle_path(start_from)).model
+        load_model_tensors(model, model_tensors(given))
+    model.to(device)
+    loss = token_loss(label_smoothing=recipe.training.label_smoothing)
+    batches = first_batches(make_loader(recipe, data), device)
+    prepare = preparation(model, batches, loss=loss)
+    if prepare:
+        prepare(model)
+    return model
+
+
+def _take(model: Transformer, weights: Path) -> list[int]:
+    """Give the model the weights of a checkpoint or bundle, and return the steps that they are of."""
+    if (weights / "config.json").exists():
+        bundle = load_bundle(weights)
+        load_model_tensors(model, model_tensors(bundle.model))
+        steps: list[int] = bundle.config.training.get("steps", [])
+        return steps
+    load_model_tensors(model, read_tensors(weights / "model.safetensors"))
+    state: Any = read_header(weights)["state"]
+    return [state.step]
+
+
+def _differentiated(
+    recipe: Recipe, model: Transformer, batch: Batch, precision: Precision
+) -> float:
+    """Leave the gradients of the batch on the model and return its loss per token."""
+    loss = token_loss(label_smoothing=recipe.training.label_smoothing)
+    with evaluating(model), precision.autocast():
+        value = loss(model, batch) / batch.num_tokens
+    value.backward()  # type: ignore[no-untyped-call]
+    return value.item()
