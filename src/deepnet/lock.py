@@ -33,3 +33,15 @@ def locked_folder(path: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {platform.node()}")
         file.flush()
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a folder; a folder or lock that cannot be read counts as free."""
+    try:
+        with (path / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

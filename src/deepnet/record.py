@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -109,7 +109,11 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 
 def keep_steps(path: str | Path, last_step: int) -> None:
     """Cut a metrics file back to the records up to `last_step`, so that a resumed run writes each step once."""
-    records = [record for record in read_jsonl(path) if record["step"] <= last_step]
+    rewrite_jsonl(path, [record for record in read_jsonl(path) if record["step"] <= last_step])
+
+
+def rewrite_jsonl(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSON-lines file anew, atomically."""
     with atomic_write(path) as file:
         for record in records:
             file.write(json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n")
@@ -117,7 +121,7 @@ def keep_steps(path: str | Path, last_step: int) -> None:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run: recipe.json, environment.json, metrics.jsonl, checkpoints/ and bundle/."""
+    """The folder of one run: recipe, environment, metrics, probes, incidents, checkpoints and bundle."""
 
     path: Path
 
@@ -211,6 +215,26 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def probes_path(self) -> Path:
+        """One JSON object per reading of the probes, by probe, place and layer."""
+        return self.path / "probes.jsonl"
+
+    @property
+    def probe_start(self) -> Path:
+        """What the probes compare later readings with."""
+        return self.path / "probe_start.safetensors"
+
+    @property
+    def incidents_path(self) -> Path:
+        """One JSON object per incident that the guard found."""
+        return self.path / "incidents.jsonl"
+
+    @property
+    def incidents(self) -> Path:
+        """The folder of the incidents' last updates, one file each."""
+        return self.path / "incidents"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints, one folder each."""
         return self.path / "checkpoints"
@@ -221,7 +245,13 @@ class RunFolder:
         return self.path / "bundle"
 
     def _own_paths(self) -> tuple[Path, ...]:
-        return (self.metrics_path, self.checkpoints, self.bundle)
+        return (
+            self.metrics_path,
+            self.probes_path,
+            self.incidents_path,
+            self.checkpoints,
+            self.bundle,
+        )
 
 
 def environment() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from deepnet.training.batches import ListedUpdate
 from deepnet.training.checkpoint import list_checkpoints
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks, joined_ranks
+from deepnet.training.guard import GuardConfig
 from deepnet.training.loop import train_loop
 
 
@@ -39,10 +40,13 @@ class Dealt:
 
     rank: int
     world_size: int
+    number: int = 5
+    nan_at: int | None = None
+    """The update whose second micro-batch, which is rank 1's alone, is not a number."""
 
     def updates(self, epoch, start=0):
         draw = torch.Generator().manual_seed(1)
-        for index in range(5):
+        for index in range(self.number):
             batches = [
                 ToyBatch(
                     torch.randn(rows, 4, generator=draw, dtype=torch.float64),
@@ -50,11 +54,13 @@ class Dealt:
                 )
                 for rows in (2, 5, 3)
             ]
+            if index == self.nan_at:
+                batches[1].x.fill_(torch.nan)
             if index >= start:
                 yield ListedUpdate(tuple(batches[self.rank :: self.world_size]), 10)
 
     def updates_per_epoch(self, epoch):
-        return 5
+        return self.number
 
 
 def train(ranks, folder, max_steps, *, resume):
@@ -73,6 +79,22 @@ def train(ranks, folder, max_steps, *, resume):
         validate=lambda model, step: {"loss": float(model[0].weight.detach().sum())},
         ranks=ranks,
         resume=resume,
+    )
+
+
+def train_guarded(ranks, folder):
+    """Train past an update that is not a number on one rank alone, going back to the beginning."""
+    torch.manual_seed(0)
+    train_loop(
+        nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.LayerNorm(8), nn.Linear(8, 3)).double(),
+        loader=Dealt(ranks.rank, ranks.world_size, number=30, nan_at=20),
+        loss=lambda module, batch: F.cross_entropy(module(batch.x), batch.y, reduction="sum"),
+        run=RunFolder(folder),
+        training=TrainingConfig(max_steps=25, log_every=1, save_every=5),
+        optimizer=OptimizerConfig(lr=1e-2),
+        schedule=ScheduleConfig(warmup_steps=3),
+        guard=GuardConfig(nan="roll_back"),
+        ranks=ranks,
     )
 
 
@@ -124,6 +146,7 @@ def main(folder):
         assert ranks.world_size == 2
         train(ranks, folder, 7, resume=False)
         train(ranks, folder, 12, resume=True)
+        train_guarded(ranks, folder.with_name("guarded_two"))
     with joined_ranks(torch.device("cpu")) as ranks:
         gather_prepared(ranks, folder.with_name("prepared"))
         make_equal(ranks, folder.with_name("prepared"))
@@ -133,7 +156,7 @@ def main(folder):
 def runs(tmp_path_factory):
     """The folders that two processes wrote: "two" and "prepared"."""
     folder = tmp_path_factory.mktemp("ranks")
-    for name in ("one", "two", "prepared"):
+    for name in ("one", "two", "guarded_one", "guarded_two", "prepared"):
         RunFolder.create(folder / name, recipe={})
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     result = subprocess.run(
@@ -170,6 +193,21 @@ def test_what_was_prepared_on_the_first_rank_is_on_all(runs, name):
     both = [json.loads(file.read_text()) for file in files]
     assert both[0] == both[1]
     assert both[1]["weight"] == both[1]["running_var"] == [1.0]
+
+
+def test_all_ranks_go_back_together_when_one_of_them_meets_trouble(runs):
+    train_guarded(Ranks(), runs / "guarded_one")
+    incidents, losses, weights = [], [], []
+    for name in ("guarded_one", "guarded_two"):
+        run = RunFolder(runs / name)
+        incidents.append(read_jsonl(run.incidents_path))
+        losses.append([record["loss"] for record in read_jsonl(run.metrics_path)])
+        weights.append(read_tensors(list_checkpoints(run.checkpoints)[-1] / "model.safetensors"))
+    assert incidents[0] == incidents[1]
+    assert [(one["step"], one["back_to"]) for one in incidents[0]] == [(21, 0)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-12, atol=1e-14)
 
 
 if __name__ == "__main__":

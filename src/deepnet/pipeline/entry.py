@@ -11,18 +11,26 @@ from pydantic import model_validator
 from rich.console import Console
 from torch import nn
 
+from deepnet.anatomy.locate import is_known
 from deepnet.config import Section, build
 from deepnet.errors import ConfigError
 from deepnet.pipeline.beginning import preparation
+from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.preparing import CACHE
 from deepnet.pipeline.recipe import Recipe, load_recipe
-from deepnet.pipeline.run import FinishedRun, choose_device, follow_update, run_recipe
+from deepnet.pipeline.run import FinishedRun, follow_update, run_recipe
+from deepnet.probes.config import ProbeConfig
+from deepnet.probes.listening import output_in
+from deepnet.probes.recorder import Recorder
 from deepnet.record import RunFolder
 from deepnet.training.batches import Batch, ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks, started_processes
+from deepnet.training.guard import GuardConfig
 from deepnet.training.loop import TrainingResult, train_loop
-from deepnet.training.progress import ProgressDisplay
+from deepnet.training.precision import Precision, resolve_precision
+from deepnet.training.probing import Probing
+from deepnet.training.progress import ProgressDisplay, format_incident
 from deepnet.training.session import Sink, Validate
 from deepnet.training.tensorboard import TensorBoardSink
 from deepnet.training.update import Loss
@@ -47,12 +55,20 @@ class LoopSettings(Section):
     """What turns gradients into updates."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate at each update."""
+    guard: GuardConfig = GuardConfig()
+    """What is done when training is in trouble."""
+    probes: ProbeConfig = ProbeConfig()
+    """What is measured on the way, on the first batch; nothing where the model's residual sites are not known."""
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> "LoopSettings":
         for key, reason in _ONLY_IN_RECIPES.items():
             if key in self.training.model_fields_set:
                 raise ValueError(f"training.{key} has no effect here: {reason}; leave it out")
+        if "sentences" in self.probes.model_fields_set:
+            raise ValueError(
+                "probes.sentences has no effect here: the probes look at a whole batch"
+            )
         return self
 
 
@@ -111,20 +127,21 @@ def train_model(
     """Train any model on batches and a loss of one's own, one update per batch, with everything a recipe's run has.
 
     `loss(model, batch)` is divided by `count(batch)`, by default 1: return a mean, or a sum and count its tokens.
-    `settings` are a recipe's sections training, optimizer and schedule. A batch needs `to(device)` alone, as a tensor
-    has; all are gone through in order, epoch after epoch. The scheme of a model of ours prepares itself on them. One
-    process only; for anything else call `deepnet.training.loop.train_loop`.
+    `settings` are a recipe's sections training, optimizer, schedule, guard and probes. A batch needs `to(device)`
+    alone, as a tensor has; all are gone through in order, epoch after epoch. The scheme of a model of ours prepares
+    itself on them. One process only; for anything else call `deepnet.training.loop.train_loop`.
     Raises ConfigError, CheckpointError or DivergenceError; what was saved before stays.
     """
     _refuse_several_processes()
     checked = build(LoopSettings, settings)
     dump = checked.model_dump(mode="json", exclude={"training": set(_ONLY_IN_RECIPES)})
     ours = model if isinstance(model, Transformer) else None
-    on = choose_device(device)
+    on, console = choose_device(device), Console()
+    precision = resolve_precision(checked.training.precision, device=on)
     moved = (batch.to(on) for batch in batches)
     with (
         RunFolder.locked(out, recipe=dump, resume=resume) as run,
-        _shown(Console(), run.path, tensorboard=tensorboard) as sinks,
+        _shown(console, run.path, tensorboard=tensorboard) as sinks,
     ):
         return train_loop(
             model,
@@ -139,10 +156,28 @@ def train_model(
             after_update=partial(follow_update, ours.scheme) if ours else None,
             policies=parameter_policies(ours) if ours else None,
             blocks=[layer for stack in ours.stacks() for layer in stack.layers] if ours else (),
+            precision=precision,
             ranks=Ranks(on),
             sinks=sinks,
+            on_incident=[lambda incident: console.print(format_incident(incident), markup=False)],
+            guard=checked.guard,
+            probing=_probing(model, checked.probes, batches[0].to(on), loss, precision),
             resume=resume,
         )
+
+
+def _probing(
+    model: nn.Module, config: ProbeConfig, batch: Any, loss: Loss, precision: Precision
+) -> Probing | None:
+    """Return how a model of one's own is measured on a batch, None where it is not or its sites are not known."""
+    if not config.every or not is_known(model):
+        return None
+    recorder = partial(
+        Recorder,
+        forward=lambda model: output_in(model, lambda: loss(model, batch)),
+        autocast=precision.autocast,
+    )
+    return Probing(config.every, recorder)
 
 
 def _refuse_several_processes() -> None:

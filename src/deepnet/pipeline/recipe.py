@@ -12,10 +12,12 @@ from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.sources import PAIR, DataConfig
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.decoding.interface import DecodingConfig
+from deepnet.probes.config import ProbeConfig
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import load_scheme, scheme_class
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.guard import GuardConfig
 from deepnet.transformer.models import TransformerConfig
 
 _PAIR_KEYS = {
@@ -64,6 +66,10 @@ class Recipe(Section):
     """The learning rate at each update."""
     training: TrainingConfig
     """How long to train, how to check on it and what to keep."""
+    guard: GuardConfig = GuardConfig()
+    """What is done when training is in trouble."""
+    probes: ProbeConfig = ProbeConfig()
+    """What is measured on the way."""
     validation: ValidationConfig = ValidationConfig()
     """What a validation measures."""
     decoding: DecodingConfig = DecodingConfig()

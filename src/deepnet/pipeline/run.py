@@ -1,6 +1,5 @@
 """A whole run: prepare, train, bundle, score the test part."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,19 +16,23 @@ from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
 from deepnet.pipeline.beginning import first_batches, preparation
+from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.finishing import score_test, write_bundle
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
+from deepnet.pipeline.probing import make_recorder, probe_batch
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
 from deepnet.schemes.catalogue import describe_scheme
 from deepnet.training.checkpoint import list_checkpoints
-from deepnet.training.distributed import Ranks, joined_ranks, started_processes
+from deepnet.training.distributed import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.loss import token_loss
-from deepnet.training.precision import resolve_precision
+from deepnet.training.precision import Precision, resolve_precision
+from deepnet.training.probing import Probing
+from deepnet.training.progress import format_incident
 from deepnet.training.resume import check_resumable, list_changes
 from deepnet.training.session import Sink
 from deepnet.transformer.initialize import parameter_policies
@@ -87,7 +90,7 @@ def run_recipe(
             _take_weights(model, start_from)
         with _opened_run(recipe, out, resume=resume, ranks=ranks, start_from=start_from) as run:
             shown = sinks if ranks.is_writer else ()
-            result = _train(recipe, run, model, data, ranks, resume, shown)
+            result = _train(recipe, run, model, data, ranks, resume, shown, report)
             if not ranks.is_writer or result.stopped == "interrupted":
                 return FinishedRun(run.path, result, None)
             write_bundle(recipe, run, model, data, report=report)
@@ -95,26 +98,6 @@ def run_recipe(
             if score:
                 scores = score_test(recipe, run, data, device=ranks.device)
             return FinishedRun(run.path, result, scores)
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of that name; "auto" is the first GPU where there is one, else the CPU.
-
-    Raises ConfigError where it cannot be used, or names one GPU for all the processes of torchrun.
-    """
-    if name.startswith("cuda:") and started_processes() > 1:
-        raise ConfigError(
-            f"the device '{name}' is one GPU, but torchrun started {started_processes()} processes, each of which "
-            "takes a GPU of its own; give 'cuda', and choose the GPUs with CUDA_VISIBLE_DEVICES"
-        )
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"the device '{name}' cannot be used: {error}") from error
 
 
 def _prepare(recipe: Recipe, ranks: Ranks, cache: Path, report: Report) -> PreparedData:
@@ -227,6 +210,7 @@ def _train(
     ranks: Ranks,
     resume: bool,
     sinks: Sequence[Sink],
+    report: Report,
 ) -> TrainingResult:
     precision = resolve_precision(
         recipe.training.precision, device=ranks.device, width=recipe.model.d_model
@@ -249,6 +233,9 @@ def _train(
         precision=precision,
         ranks=ranks,
         sinks=sinks,
+        on_incident=[lambda incident: report(format_incident(incident))],
+        guard=recipe.guard,
+        probing=_probing(recipe, data, precision, ranks.device),
         settings={
             **_fixed_settings(recipe.model_dump(mode="json")),
             "prepared": {"text": data.folder.name},
@@ -256,6 +243,16 @@ def _train(
         resume=resume,
         on_resume=partial(_describe_again, run, recipe),
     )
+
+
+def _probing(
+    recipe: Recipe, data: PreparedData, precision: Precision, device: torch.device
+) -> Probing | None:
+    """Return how training is measured on sentences of the valid part, None where it is not."""
+    if not recipe.probes.every:
+        return None
+    batch = probe_batch(recipe, data, sentences=recipe.probes.sentences).to(device)
+    return Probing(recipe.probes.every, partial(make_recorder, batch=batch, precision=precision))
 
 
 def _describe_again(run: RunFolder, recipe: Recipe) -> None:

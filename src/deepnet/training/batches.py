@@ -71,6 +71,11 @@ class Position:
     index: int
     ends_epoch: bool
 
+    @property
+    def following(self) -> tuple[int, int]:
+        """The epoch and the place in it of the next update."""
+        return (self.epoch + 1, 0) if self.ends_epoch else (self.epoch, self.index + 1)
+
 
 def updates_from(loader: Updates, *, epoch: int, start: int) -> Iterator[Position]:
     """Yield the updates from `start` of `epoch` on, epoch after epoch, without end.

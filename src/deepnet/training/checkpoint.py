@@ -1,15 +1,16 @@
 """Checkpoints: one folder per step, written whole or not at all, in safetensors and JSON.
 
-step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), state.json
+step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), guard.safetensors, state.json
 
-state.json holds the format version, the counters, the scaler, the optimiser's plain numbers and the run's settings.
+state.json holds the format version, the counters, the scaler, the plain numbers of the optimiser and of the guard, and
+the run's settings; guard.safetensors the last updates as the guard saw them.
 No random state is saved: the loop seeds every micro-batch from the recipe's seed and the step.
 """
 
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from deepnet.config import build
 from deepnet.errors import CheckpointError, ConfigError, DeepNetError, DivergenceError
 from deepnet.record import atomic_folder, write_json
 from deepnet.training.averaging import MovingAverage
+from deepnet.training.guard import Guard, GuardMemory
 from deepnet.training.optimizer_state import load_optimizer_state, optimizer_state
 from deepnet.training.resume import check_resumable
 from deepnet.training.state import TrainingState
@@ -38,6 +40,7 @@ class Trained:
     optimizer: optim.Optimizer
     scaler: torch.amp.GradScaler
     average: MovingAverage | None
+    guard: Guard
     state: TrainingState
 
 
@@ -97,6 +100,7 @@ def read_header(path: Path) -> dict[str, Any]:
             )
         return {
             "state": build(TrainingState, header["state"]),
+            "guard": build(GuardMemory, header.get("guard", {})),
             **{name: dict(header[name]) for name in ("optimizer", "scaler", "settings")},
         }
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
@@ -106,19 +110,24 @@ def read_header(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def prune_checkpoints(folder: Path, *, keep_last: int, best_step: int | None) -> None:
-    """Remove all checkpoints but the latest and the best, and what killed processes left half-written."""
+def prune_checkpoints(folder: Path, *, keep_last: int, steps: Collection[int]) -> None:
+    """Remove all checkpoints but the latest and those of `steps`, and what killed processes left half-written."""
     paths = list_checkpoints(folder)
-    kept = set(paths[-keep_last:])
-    if best_step is not None:
-        kept.add(checkpoint_path(folder, step=best_step))
-    for path in paths:
-        if path not in kept:
-            # renamed first: a kill while files disappear must not leave a folder that looks complete
-            path = path.rename(path.with_name(f".{path.name}.tmp"))
-            shutil.rmtree(path)
+    kept = {*paths[-keep_last:], *(checkpoint_path(folder, step=step) for step in steps)}
+    _remove(path for path in paths if path not in kept)
     for path in folder.glob(".step_*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def drop_checkpoints_after(folder: Path, *, step: int) -> None:
+    """Remove the checkpoints of later steps, as a run that goes back will make others."""
+    _remove(path for path in list_checkpoints(folder) if path > checkpoint_path(folder, step=step))
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        # renamed first: a kill while files disappear must not leave a folder that looks complete
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}.tmp")))
 
 
 def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
@@ -127,6 +136,7 @@ def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
     write_tensors(folder / "optimizer.safetensors", tensors)
     if trained.average:
         write_tensors(folder / "ema.safetensors", trained.average.tensors)
+    write_tensors(folder / "guard.safetensors", trained.guard.history.tensors())
     write_json(
         folder / "state.json",
         {
@@ -134,6 +144,7 @@ def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
             "state": asdict(trained.state),
             "optimizer": numbers,
             "scaler": trained.scaler.state_dict(),
+            "guard": asdict(trained.guard.memory),
             "settings": settings,
         },
     )
@@ -150,6 +161,9 @@ def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
     if trained.average:
         trained.average.load(read_tensors(path / "ema.safetensors"))
     trained.scaler.load_state_dict(header["scaler"])
+    trained.guard.memory = header["guard"]
+    seen = path / "guard.safetensors"
+    trained.guard.history.load(read_tensors(seen) if seen.exists() else {})
     vars(trained.state).update(vars(header["state"]))
 
 

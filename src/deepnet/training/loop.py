@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from deepnet.errors import ConfigError, DivergenceError
-from deepnet.record import RunFolder, append_jsonl, keep_steps
+from deepnet.record import RunFolder, append_jsonl
 from deepnet.training.averaging import MovingAverage
 from deepnet.training.batches import Updates, updates_from
 from deepnet.training.checkpoint import (
@@ -27,6 +27,8 @@ from deepnet.training.checkpoint import (
 )
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks
+from deepnet.training.guard import Guard, GuardConfig, Verdict
+from deepnet.training.incidents import forget_incidents, forget_later, respond
 from deepnet.training.interruption import Interruption
 from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.optimizers import (
@@ -37,8 +39,9 @@ from deepnet.training.optimizers import (
     set_learning_rate,
 )
 from deepnet.training.precision import Precision, resolve_precision
+from deepnet.training.probing import Probes, Probing
 from deepnet.training.recompute import recomputed
-from deepnet.training.schedules import learning_rate, resolve_schedule
+from deepnet.training.schedules import learning_rate, lengthened_warmup, resolve_schedule
 from deepnet.training.session import (
     Prepare,
     Session,
@@ -49,7 +52,8 @@ from deepnet.training.session import (
     refuse_what_has_no_effect,
     resolved_sections,
 )
-from deepnet.training.state import TrainingState
+from deepnet.training.signals import NormInputs, watched_parameters
+from deepnet.training.state import Outcome, TrainingState
 from deepnet.training.update import AfterUpdate, Loss, Updater
 
 
@@ -84,6 +88,9 @@ def train_loop(
     precision: Precision | None = None,
     ranks: Ranks | None = None,
     sinks: Sequence[Sink] = (),
+    on_incident: Sequence[Sink] = (),
+    guard: GuardConfig | None = None,
+    probing: Probing | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     on_resume: Callable[[], None] | None = None,
@@ -91,11 +98,13 @@ def train_loop(
     """Train any model on any updates with any loss until a limit is reached; the model is left as it was trained.
 
     `prepare` is called before the first update, and not when there is a checkpoint to go on from. `policies` are the
-    parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, `settings` whatever else
-    a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the beginning where there
-    is none, and calls `on_resume` on the writer once it is read. Raises DivergenceError when a loss, gradient or weight
-    is not finite, CheckpointError when a checkpoint cannot be written or read, ConfigError when settings contradict
-    each other or the run that is resumed, DeepNetError when the memory does not suffice.
+    parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, `guard` what is done
+    about trouble (default: warn, stop where nothing is finite), `probing` what is measured on the way, `settings`
+    whatever else a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the
+    beginning where there is none, and calls `on_resume` on the writer once it is read. Raises DivergenceError where the
+    guard stops the run or a weight is not finite, CheckpointError when a checkpoint cannot be written or read,
+    ConfigError when settings contradict each other or the run that is resumed, DeepNetError when the memory does not
+    suffice.
     """
     refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
     ranks = ranks or Ranks()
@@ -103,18 +112,28 @@ def train_loop(
     precision = precision or resolve_precision(training.precision, device=ranks.device)
     earlier = earlier_checkpoints(run.checkpoints, resume=resume)
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
+    norm_inputs = NormInputs(model)
     trained = Trained(
         model=model,
         optimizer=build_optimizer(optimizer, policies=policies or plain_policies(model)),
         scaler=precision.scaler(),
         average=MovingAverage(model, decay=training.ema_decay) if training.ema_decay else None,
+        guard=Guard(
+            guard or GuardConfig(),
+            parameters=watched_parameters(model),
+            norm_inputs=norm_inputs.places,
+        ),
         state=TrainingState(),
     )
+    probes = Probes(probing, model=model, run=run, ranks=ranks)
     updater = Updater(
         trained=trained,
         module=ranks.wrap(model),
         loss=loss,
         after_update=after_update,
+        before_step=lambda: probes.before_step(trained.state.step + 1),
+        guard=trained.guard,
+        norm_inputs=norm_inputs,
         clip_norm=training.clip_norm,
         seed=training.seed,
         precision=precision,
@@ -130,16 +149,21 @@ def train_loop(
         schedule=schedule,
         ranks=ranks,
         run=run,
+        probes=probes,
         sinks=sinks,
+        on_incident=on_incident,
         settings={**(settings or {}), **resolved_sections(training, optimizer, schedule)},
         updates_per_epoch=loader.updates_per_epoch(0),
     )
     if earlier:
         load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
     if resume and ranks.is_writer:
-        keep_steps(run.metrics_path, trained.state.step)
+        forget_later(run, trained.state.step)
+        forget_incidents(run, keep=trained.guard.memory.num_incidents)
         if on_resume:
             on_resume()
+    probes.begin()
+    _begin_guarding(session)
     with recomputed(blocks) if training.recompute else nullcontext(), Interruption() as signals:
         stopped = _loop(session, signals)
     ranks.wait()
@@ -162,11 +186,18 @@ def _loop(session: Session, signals: Interruption) -> str:
         lr = _set_learning_rate(session)
         outcome = session.updater.run(
             position.update,
+            lr=lr,
             interrupted=signals.requested,
             seconds=seconds_of_earlier_sessions + time.monotonic() - started,
         )
+        verdict = outcome.verdict or _read_probes(session, outcome)
+        if verdict and respond(session, verdict, position, outcome):
+            positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
+            continue
         state.count(position, outcome, seconds=time.monotonic() - before)
         stopped = state.finished(training) or ("interrupted" if outcome.interrupted else None)
+        if not (outcome.counts or stopped):
+            continue
         is_end = stopped not in (None, "interrupted")
         record = (
             _training_record(session, lr) if is_end or _every(training.log_every, state) else {}
@@ -177,16 +208,18 @@ def _loop(session: Session, signals: Interruption) -> str:
             record |= figures
             stopped = stopped or state.finished(training)
         _write_record(session, record)
-        if stopped or is_best or _every(training.save_every, state):
-            _save(session)
+        on_the_way = is_best or is_end or _every(training.save_every, state)
+        if on_the_way or stopped:
+            _save(session, on_the_way=on_the_way)
         before = time.monotonic()
     return stopped
 
 
 def _set_learning_rate(session: Session) -> float:
     """Set the rate of the coming update and return the one that takes effect."""
-    step = session.trained.state.step
-    lr = learning_rate(step, peak=session.optimizer.lr, config=session.schedule)
+    step, memory = session.trained.state.step, session.trained.guard.memory
+    schedule = lengthened_warmup(session.schedule, memory.warmup_factor)
+    lr = learning_rate(step, peak=session.optimizer.lr * memory.lr_factor, config=schedule)
     set_learning_rate(session.trained.optimizer, lr)
     return applied_learning_rate(session.optimizer, lr=lr, step=step)
 
@@ -236,9 +269,31 @@ def _write_record(session: Session, record: Mapping[str, Any]) -> None:
         sink(full)
 
 
-def _save(session: Session) -> None:
-    if not session.ranks.is_writer:
-        return
-    folder, state = session.run.checkpoints, session.trained.state
-    save_checkpoint(folder, trained=session.trained, settings=session.settings)
-    prune_checkpoints(folder, keep_last=session.training.keep_last, best_step=state.best_step)
+def _read_probes(session: Session, outcome: Outcome) -> Verdict | None:
+    """Let the probes read what an applied update did, and return what the guard says of it."""
+    if not outcome.applied:
+        return None
+    moved = session.probes.after_step(session.trained.state.step + 1)
+    if moved is None:
+        return None
+    return session.trained.guard.judge_model_update(session.trained.state.step + 1, moved)
+
+
+def _begin_guarding(session: Session) -> None:
+    """Make sure that there is a checkpoint to go back to, where the guard may ask for one."""
+    guard = session.trained.guard
+    if guard.config.goes_back and not guard.memory.good_steps:
+        _save(session, on_the_way=True)
+
+
+def _save(session: Session, *, on_the_way: bool) -> None:
+    """Save a checkpoint and remove those that nothing needs; `on_the_way` it is one to go back to."""
+    folder, state, guard = session.run.checkpoints, session.trained.state, session.trained.guard
+    if on_the_way and state.step not in guard.memory.good_steps:
+        guard.memory.good_steps.append(state.step)
+    needed = guard.needed(state.step) | (
+        {state.best_step} if state.best_step is not None else set()
+    )
+    if session.ranks.is_writer:
+        save_checkpoint(folder, trained=session.trained, settings=session.settings)
+        prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)

@@ -47,7 +47,8 @@ def format_record(record: Mapping[str, Any]) -> str:
     """Return a record as one line: loss, learning rate, gradient norm, speed, time left, validation, if it has them."""
     parts = [f"step {record['step']:>6,}", f"epoch {record['epoch']}"]
     if "loss" in record:
-        parts += [f"loss {record['loss']:.4f}", f"lr {record['lr']:.2e}"]
+        loss = "none" if record["loss"] is None else f"{record['loss']:.4f}"
+        parts += [f"loss {loss}", f"lr {record['lr']:.2e}"]
         if record["gradient_norm"] is not None:
             parts.append(f"gradient norm {record['gradient_norm']:.3f}")
         if record["tokens_per_second"] is not None:
@@ -60,6 +61,14 @@ def format_record(record: Mapping[str, Any]) -> str:
         if name.startswith("validation_"):
             parts.append(f"{name.replace('_', ' ')} {value:.4g}")
     return "  ".join(parts)
+
+
+def format_incident(record: Mapping[str, Any]) -> str:
+    """Return an incident as one line: what, where, and what is done about it."""
+    where = f" in {record['where']}" if record["where"] else ""
+    back = "" if record["back_to"] is None else f" to step {record['back_to']:,}"
+    done = record["action"].replace("_", " ")
+    return f"step {record['step']:,}: {record['kind']}{where}: {record['message']} [{done}{back}]"
 
 
 def seconds_left(*, seconds: float, progress: float) -> float | None:

@@ -5,6 +5,8 @@ import math
 from deepnet.errors import ConfigError
 from deepnet.training.config import ScheduleConfig
 
+_SHORTEST_WARMUP = 100
+
 
 def resolve_schedule(config: ScheduleConfig, *, max_steps: int) -> ScheduleConfig:
     """Return the schedule with its decay_steps filled in, so that it no longer depends on how long a run is.
@@ -19,6 +21,19 @@ def resolve_schedule(config: ScheduleConfig, *, max_steps: int) -> ScheduleConfi
             f"(now {max_steps}), above schedule.warmup_steps = {config.warmup_steps}"
         )
     return config.model_copy(update={"decay_steps": max_steps})
+
+
+def lengthened_warmup(config: ScheduleConfig, factor: float) -> ScheduleConfig:
+    """Return a resolved schedule whose warm-up is so many times as long, from 100 updates where it is shorter.
+
+    A curve that ends keeps its end, and at least one update after the warm-up.
+    """
+    if factor == 1.0:
+        return config
+    steps = round(max(config.warmup_steps, _SHORTEST_WARMUP) * factor)
+    if config.decay_steps:
+        steps = min(steps, config.decay_steps - 1)
+    return config.model_copy(update={"warmup_steps": steps})
 
 
 def learning_rate(step: int, *, peak: float, config: ScheduleConfig) -> float:

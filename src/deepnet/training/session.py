@@ -14,6 +14,7 @@ from deepnet.training.checkpoint import Trained, list_checkpoints
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks
 from deepnet.training.memory import memory_shortage_explained
+from deepnet.training.probing import Probes
 from deepnet.training.update import Updater
 
 Validate = Callable[[nn.Module, int], Mapping[str, float]]
@@ -37,7 +38,9 @@ class Session:
     schedule: ScheduleConfig
     ranks: Ranks
     run: RunFolder
+    probes: Probes
     sinks: Sequence[Sink]
+    on_incident: Sequence[Sink]
     settings: Mapping[str, Any]
     updates_per_epoch: int
 

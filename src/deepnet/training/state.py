@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from deepnet.training.batches import Position
 from deepnet.training.config import TrainingConfig
+from deepnet.training.guard import Verdict
+from deepnet.training.signals import Signals
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,20 @@ class Outcome:
     """Whether a signal has reached any rank."""
     seconds: float
     """The writer's clock."""
+    signals: Signals
+    """What the guard saw."""
+    verdict: Verdict | None = None
+    """What the guard found wrong, if anything."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a step of the run; one that fp16's scaler skipped is, one that the guard skipped is not."""
+        return self.verdict is None or self.verdict.applies
+
+    @property
+    def applied(self) -> bool:
+        """Whether the weights took it."""
+        return self.counts and math.isfinite(self.gradient_norm)
 
 
 @dataclass
@@ -30,7 +46,7 @@ class Window:
     num_tokens: int = 0
     num_updates: int = 0
     num_skipped: int = 0
-    """Updates that fp16's scaler skipped because their gradient overflowed."""
+    """Updates that the weights did not take: fp16's scaler or the guard skipped them."""
     gradient_norm: float = 0.0
     """L2 norms before clipping, summed over the updates that were not skipped."""
     seconds: float = 0.0
@@ -40,7 +56,7 @@ class Window:
         """Return the means: loss per target token, gradient norm per applied update, target tokens per second."""
         applied = self.num_updates - self.num_skipped
         return {
-            "loss": self.loss / self.num_tokens,
+            "loss": self.loss / self.num_tokens if self.num_tokens else None,
             "gradient_norm": self.gradient_norm / applied if applied else None,
             "skipped_updates": self.num_skipped,
             "tokens_per_second": self.num_tokens / self.seconds if self.seconds else None,
@@ -71,17 +87,16 @@ class TrainingState:
     def count(self, position: Position, outcome: Outcome, *, seconds: float) -> None:
         """Count an update that took so many seconds."""
         window, num_tokens = self.window, position.update.num_tokens
-        self.step += 1
-        self.epoch, self.update = position.epoch, position.index + 1
-        if position.ends_epoch:
-            self.epoch, self.update = position.epoch + 1, 0
-        self.num_tokens += num_tokens
+        self.epoch, self.update = position.following
         self.seconds = outcome.seconds
-        window.loss += outcome.loss
-        window.num_tokens += num_tokens
         window.num_updates += 1
         window.seconds += seconds
-        if math.isfinite(outcome.gradient_norm):
+        if outcome.counts:
+            self.step += 1
+            self.num_tokens += num_tokens
+            window.loss += outcome.loss
+            window.num_tokens += num_tokens
+        if outcome.applied:
             window.gradient_norm += outcome.gradient_norm
         else:
             window.num_skipped += 1

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
-from deepnet.errors import DivergenceError
 from deepnet.training.batches import Batch, Update
 from deepnet.training.checkpoint import Trained
 from deepnet.training.distributed import Ranks
+from deepnet.training.guard import Guard, Verdict
 from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.precision import Precision
+from deepnet.training.signals import NormInputs, Signals, gradient_norms
 from deepnet.training.state import Outcome
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -32,26 +33,41 @@ class Updater:
     module: nn.Module
     loss: Loss
     after_update: AfterUpdate | None
+    guard: Guard
+    norm_inputs: NormInputs
+    before_step: Callable[[], None]
+    """Called when the gradient of an update is there that will be applied; before clipping."""
     clip_norm: float
     seed: int
     precision: Precision
     ranks: Ranks
 
-    def run(self, update: Update, *, interrupted: bool, seconds: float) -> Outcome:
-        """Do one update; raises DivergenceError, before any weight is touched, when loss or gradient is not finite.
+    def run(self, update: Update, *, lr: float, interrupted: bool, seconds: float) -> Outcome:
+        """Compute one update and apply it, unless the guard forbids that.
 
-        The loss and the norm are read on every update, which on CUDA waits for the device twice. Raises DeepNetError
-        where the memory does not suffice.
+        The loss and the norms are read on every update, which on CUDA waits for the device three times. Raises
+        DeepNetError where the memory does not suffice.
         """
-        loss = self._backward(update)
-        stats = torch.stack([loss, loss.new_tensor(interrupted), loss.new_tensor(seconds)])
-        stats[2] *= self.ranks.is_writer
-        total, interruptions, clock = self.ranks.total(stats).tolist()
-        if not math.isfinite(total):
-            raise DivergenceError(self._diverged("loss", total))
+        with self.norm_inputs.open():
+            loss = self._backward(update)
+        total, interruptions, clock, inputs = self._over_ranks(loss, interrupted, seconds)
         with memory_shortage_explained(f"when the weights took step {self.trained.state.step + 1}"):
-            norm = self._step()
-        return Outcome(total, norm, interruptions > 0, clock)
+            self.trained.scaler.unscale_(self.trained.optimizer)
+            norms = gradient_norms(self.trained.model)
+            norm = torch.linalg.vector_norm(norms)
+            signals = Signals(
+                step=self.trained.state.step + 1,
+                lr=lr,
+                loss=total / update.num_tokens,
+                gradient_norm=norm.item(),
+                gradients=norms.cpu(),
+                norm_inputs=inputs,
+            )
+            verdict = self._judge(signals)
+            if verdict is None or verdict.applies:
+                self._step(norm)
+            self.trained.scaler.update()
+        return Outcome(total, signals.gradient_norm, interruptions > 0, clock, signals, verdict)
 
     def _backward(self, update: Update) -> Tensor:
         """Add up the gradients of this rank's micro-batches; return their summed loss, float64 on the device."""
@@ -77,37 +93,36 @@ class Updater:
         self.trained.scaler.scale(loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _step(self) -> float:
-        """Clip and apply the gradient; return its norm before clipping."""
+    def _over_ranks(
+        self, loss: Tensor, interrupted: bool, seconds: float
+    ) -> tuple[float, float, float, Tensor]:
+        """Return the loss, the number of interrupted ranks, the writer's clock and the inputs of the norms."""
+        stats = torch.stack([loss, loss.new_tensor(interrupted), loss.new_tensor(seconds)])
+        stats[2] *= self.ranks.is_writer
+        everything = self.ranks.total(torch.cat([stats, self.norm_inputs.take(loss.device)])).cpu()
+        total, interruptions, clock = everything[:3].tolist()
+        squares, counts = everything[3:].chunk(2)
+        return total, interruptions, clock, (squares / counts).sqrt().float()
+
+    def _judge(self, signals: Signals) -> Verdict | None:
+        """Let the guard judge, unless the scaler can answer an overflow of fp16 by a smaller scale."""
+        scaler = self.trained.scaler
+        overflow = math.isfinite(signals.loss) and not math.isfinite(signals.gradient_norm)
+        if overflow and scaler.is_enabled() and scaler.get_scale() >= 1:
+            return None
+        return self.guard.judge(signals)
+
+    def _step(self, norm: Tensor) -> None:
+        """Clip and apply the gradient, whose norm is given."""
         trained = self.trained
-        trained.scaler.unscale_(trained.optimizer)
-        parameters = [p for p in trained.model.parameters() if p.grad is not None]
-        norm_tensor = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        norm = norm_tensor.item()
-        self._check_gradient(norm)
-        if self.clip_norm and math.isfinite(norm):
-            clip_grads_with_norm_(parameters, self.clip_norm, norm_tensor)
+        self.before_step()
+        if self.clip_norm and norm.isfinite():
+            clip_grads_with_norm_(trained.model.parameters(), self.clip_norm, norm)
         trained.scaler.step(trained.optimizer)
-        trained.scaler.update()
         if self.after_update:
             self.after_update(trained.model, trained.state.step + 1)
         if trained.average:
             trained.average.update(trained.model)
-        return norm
-
-    def _check_gradient(self, norm: float) -> None:
-        """Refuse a gradient that is not finite, unless the scaler can answer fp16's overflow by a smaller scale."""
-        scaler = self.trained.scaler
-        if not math.isfinite(norm) and (not scaler.is_enabled() or scaler.get_scale() < 1):
-            raise DivergenceError(self._diverged("gradient norm", norm))
-
-    def _diverged(self, what: str, value: float) -> str:
-        state = self.trained.state
-        return (
-            f"the {what} is {value} at step {state.step + 1} (update {state.update + 1} of epoch {state.epoch + 1}); "
-            "training stopped before the weights took it, and the latest checkpoint is as it was. "
-            "Lower optimizer.lr, lengthen the warm-up, set training.clip_norm, or try another scheme"
-        )
 
     def _seed(self, place: int) -> None:
         """Make the dropout of a micro-batch a function of seed, step and its place among all ranks' micro-batches."""

@@ -104,7 +104,7 @@ def test_what_a_killed_process_left_half_written_is_ignored_and_removed(toy):
 def test_keeps_the_latest_and_the_best(tmp_path):
     for step in range(1, 7):
         (tmp_path / f"step_{step:08d}").mkdir()
-    prune_checkpoints(tmp_path, keep_last=2, best_step=3)
+    prune_checkpoints(tmp_path, keep_last=2, steps={3})
     assert [int(p.name[5:]) for p in list_checkpoints(tmp_path)] == [3, 5, 6]
 
 

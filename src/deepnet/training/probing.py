@@ -1,0 +1,73 @@
+"""The probes of a training run: read at its first update and at every K-th, on the writing rank."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from deepnet.bundle import read_tensors, write_tensors
+from deepnet.probes.recorder import Recorder
+from deepnet.record import RunFolder, append_jsonl
+from deepnet.training.distributed import Ranks
+
+
+@dataclass(frozen=True)
+class Probing:
+    """How often a model is measured, and by what."""
+
+    every: int
+    """Updates from one reading to the next."""
+    recorder: Callable[..., Recorder]
+    """(model, first=what an earlier session saw of its first weights) -> recorder; called on the writer alone."""
+
+
+class Probes:
+    """Reads the probes around the updates whose turn it is; without `probing` it does nothing."""
+
+    def __init__(
+        self, probing: Probing | None, *, model: nn.Module, run: RunFolder, ranks: Ranks
+    ) -> None:
+        self._probing = probing
+        self._model = model
+        self._run = run
+        self._ranks = ranks
+        self._recorder: Recorder | None = None
+
+    def begin(self) -> None:
+        """Look at the first weights: those an earlier session saw, or the model's own."""
+        if self._probing is None or not self._ranks.is_writer:
+            return
+        path = self._run.probe_start
+        first = read_tensors(path) if path.exists() else None
+        self._recorder = self._probing.recorder(self._model, first=first)
+        if first is None:
+            write_tensors(path, self._recorder.first_outputs())
+
+    def before_step(self, step: int) -> None:
+        """Read the gradient of the update that makes step `step`."""
+        if self._recorder and self._is_due(step):
+            self._recorder.before_update()
+
+    def after_step(self, step: int) -> float | None:
+        """Record what the update did and return, on every rank, the relative model update of this one step.
+
+        None where no reading is due, infinity where the output is not finite.
+        """
+        if not self._is_due(step):
+            return None
+        moved = torch.zeros(1, dtype=torch.float64, device=self._ranks.device)
+        if self._recorder:
+            record = self._recorder.after_update(step)
+            append_jsonl(self._run.probes_path, record)
+            moved += _output_of(record["step_update"])
+        return self._ranks.total(moved).item()
+
+    def _is_due(self, step: int) -> bool:
+        return self._probing is not None and (step == 1 or step % self._probing.every == 0)
+
+
+def _output_of(readings: Mapping[str, Any]) -> float:
+    value = readings["output"][0]
+    return torch.inf if value is None else float(value)
