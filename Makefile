@@ -9,7 +9,7 @@ demo: environment
 	$(BIN)/deepnet demo --out runs/demo
 
 test: environment
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_OPTIONS)
 
 check: environment
 	$(BIN)/ruff check .

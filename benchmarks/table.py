@@ -95,8 +95,28 @@ def startup(result: dict[str, Any]) -> str:
     return f"{table(['start', 'CPU seconds'], rows)}\n\n{how}"
 
 
+def probes(result: dict[str, Any]) -> str:
+    seconds, ratio = result["seconds"], result["relative to without"]
+    rows = [
+        [
+            name,
+            *(
+                interval(part[clock][name], n)
+                for clock in ("wall", "CPU")
+                for part, n in ((seconds, 1), (ratio, 3))
+            ),
+        ]
+        for name in seconds["CPU"]
+    ]
+    header = ["probes", "seconds", "time / without", "CPU seconds", "CPU time / without"]
+    config = result["config"]
+    chosen = " ".join([*config["overrides"], options(config, "updates rounds device")])
+    how = f"`{PYTHON}/probe_overhead.py {config['recipe']} {chosen}`; probes.every = 100. {caption(result)}"
+    return f"{table(header, rows)}\n\n{how}"
+
+
 def main() -> None:
-    render = {"training": training, "decoding": decoding, "startup": startup}
+    render = {"training": training, "decoding": decoding, "startup": startup, "probes": probes}
     parts = [INTRO]
     for name, result in newest().items():
         parts.append(f"## {name.capitalize()}\n\n{render[name.split()[0]](result)}\n")

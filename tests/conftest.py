@@ -19,6 +19,12 @@ TINY = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-browser", action="store_true", help="fail, not skip, where there is no Chromium"
+    )
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(1)

@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from deepnet.pipeline.entry import train as train
     from deepnet.pipeline.entry import train_model as train_model
     from deepnet.pipeline.recipe import load_recipe as load_recipe
+    from deepnet.probes.attention_entropy import AttentionEntropy as AttentionEntropy
+    from deepnet.probes.branch_ratio import BranchRatio as BranchRatio
+    from deepnet.probes.gradient_norm import GradientNorm as GradientNorm
+    from deepnet.probes.logit_scale import LogitScale as LogitScale
+    from deepnet.probes.model_update import ModelUpdate as ModelUpdate
+    from deepnet.probes.norm_input import NormInput as NormInput
+    from deepnet.probes.similarity import Similarity as Similarity
+    from deepnet.probes.sparsity import Sparsity as Sparsity
+    from deepnet.probes.update_ratio import UpdateRatio as UpdateRatio
+    from deepnet.report.write import write_report as write_report
     from deepnet.schemes.catalogue import list_schemes as list_schemes
     from deepnet.schemes.catalogue import load_scheme as load_scheme
     from deepnet.schemes.coefficients import coefficients as coefficients
@@ -33,14 +43,23 @@ if TYPE_CHECKING:
     from deepnet.transformer.models import TransformerConfig as TransformerConfig
 
 _HOMES = {
+    "AttentionEntropy": "deepnet.probes.attention_entropy",
     "BranchNorm": "deepnet.blocks.named",
+    "BranchRatio": "deepnet.probes.branch_ratio",
     "DecodingConfig": "deepnet.decoding.interface",
     "DeepNorm": "deepnet.blocks.named",
+    "GradientNorm": "deepnet.probes.gradient_norm",
+    "LogitScale": "deepnet.probes.logit_scale",
+    "ModelUpdate": "deepnet.probes.model_update",
+    "NormInput": "deepnet.probes.norm_input",
     "PostNorm": "deepnet.blocks.named",
     "PreNorm": "deepnet.blocks.named",
     "ResidualSites": "deepnet.blocks.sites",
+    "Similarity": "deepnet.probes.similarity",
+    "Sparsity": "deepnet.probes.sparsity",
     "Transformer": "deepnet.transformer.models",
     "TransformerConfig": "deepnet.transformer.models",
+    "UpdateRatio": "deepnet.probes.update_ratio",
     "apply_scheme": "deepnet.adapt.apply",
     "audit": "deepnet.audit",
     "coefficients": "deepnet.schemes.coefficients",
@@ -55,6 +74,7 @@ _HOMES = {
     "train": "deepnet.pipeline.entry",
     "train_model": "deepnet.pipeline.entry",
     "translate": "deepnet.decoding.translate",
+    "write_report": "deepnet.report.write",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -20,6 +20,8 @@ PYTHON_FOR = {
     "compare": "deepnet.evaluation.significance:paired_bootstrap",
     "audit": "deepnet:audit",
     "average": "deepnet.pipeline.averaging:average_run",
+    "probe": "deepnet.pipeline.probing:probe_run",
+    "report": "deepnet:write_report",
     "schemes": "deepnet.catalogue:scheme_catalogue",
     "coefficients": "deepnet:coefficients",
     "data": "deepnet.data.listing:corpus_table",

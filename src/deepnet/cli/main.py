@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from deepnet.cli import audit, average, data, demo, evaluate, schemes, train, translate
+from deepnet.cli import (
+    audit,
+    average,
+    data,
+    demo,
+    evaluate,
+    probe,
+    report,
+    schemes,
+    train,
+    translate,
+)
 from deepnet.cli.options import Json
 from deepnet.cli.output import Output
 from deepnet.errors import ConfigError, DeepNetError
@@ -43,6 +54,8 @@ def build_app() -> typer.Typer:
     app.command(epilog=schemes.SCHEMES_EXAMPLES)(schemes.schemes)
     app.command(epilog=schemes.COEFFICIENTS_EXAMPLES)(schemes.coefficients)
     app.command(epilog=audit.AUDIT_EXAMPLES)(audit.audit)
+    app.command(epilog=probe.PROBE_EXAMPLES)(probe.probe)
+    app.command(epilog=report.REPORT_EXAMPLES)(report.report)
     app.add_typer(_data(), name="data")
     app.command()(version)
     return app

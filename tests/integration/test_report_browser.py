@@ -1,0 +1,331 @@
+"""The report in a real browser: charts are drawn, zoom, read out by keyboard, and print; nothing is fetched.
+
+Skipped without Chromium, unless pytest is run with --require-browser, as .ci/run does.
+"""
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from made_runs import incident, make_run
+
+import deepnet
+from deepnet.lock import locked_folder
+from deepnet.report.watch import ReportServer, WatchedRuns
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+HOSTILE = "<img src=x onerror=alert(1)>"
+NAMES_OF_CONTROLS = """all => all.map(e =>
+    e.getAttribute('aria-label') || [...(e.labels || [])].map(l => l.textContent).join('') || e.textContent.trim())"""
+
+
+@pytest.fixture(scope="module")
+def browser(pytestconfig: pytest.Config) -> Iterator[object]:
+    chromium = next(filter(None, map(shutil.which, NAMES)), None)
+    if chromium is None:
+        message = "no Chromium on this machine; Debian: apt-get install chromium"
+        if pytestconfig.getoption("--require-browser"):
+            pytest.fail(message)
+        pytest.skip(message)
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@dataclass
+class Visit:
+    """An open page, and what went wrong on it."""
+
+    page: object
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def drawn(self) -> list[str]:
+        return self.page.eval_on_selector_all(".plot[data-drawn]", "all => all.map(e => e.id)")
+
+    def x_range(self, plot: str) -> list[float]:
+        return self.page.evaluate("id => document.getElementById(id)._fullLayout.xaxis.range", plot)
+
+    def drag(self, plot: str, start: float, end: float) -> None:
+        """Drag from one share of the chart's width to another, half-way up."""
+        area = self.page.locator(f"#{plot} .nsewdrag").first
+        area.scroll_into_view_if_needed()
+        box = area.bounding_box()
+        height = box["y"] + box["height"] / 2
+        mouse = self.page.mouse
+        mouse.move(box["x"] + start * box["width"], height)
+        mouse.down()
+        mouse.move(box["x"] + (start + end) / 2 * box["width"], height, steps=4)
+        mouse.move(box["x"] + end * box["width"], height, steps=4)
+        mouse.up()
+        self.page.wait_for_timeout(400)  # plotly waits for a second click
+
+
+def visit(browser, address: str, *, width: int = 1280) -> Visit:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    seen = Visit(page)
+    page.on("console", lambda message: seen.complaints.append(message.text))
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.goto(address)
+    page.wait_for_selector("html[data-drawn=all]", timeout=120_000)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def one_run(browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    folder = tmp_path_factory.mktemp("one")
+    run = make_run(folder / "run", layers=6, steps=400, incidents=[incident(200, "spike")])
+    seen = visit(browser, deepnet.write_report(run).path.as_uri())
+    yield seen
+    seen.page.close()
+
+
+@pytest.fixture
+def page(one_run: Visit) -> Iterator[Visit]:
+    """The page of one run, with nothing zoomed before or after."""
+    one_run.page.click("#reset")
+    yield one_run
+    one_run.page.click("#reset")
+
+
+def test_every_chart_is_drawn_and_nothing_is_fetched(page: Visit) -> None:
+    visible = page.page.eval_on_selector_all(
+        ".plot", "all => all.filter(e => e.clientWidth > 0).map(e => e.id)"
+    )
+    assert page.drawn() == visible
+    assert len(visible) > 20
+    for plot in visible:
+        if page.page.get_attribute(f"#{plot}", "data-lines"):
+            paths = page.page.eval_on_selector_all(
+                f"#{plot} .scatterlayer .trace path.js-line",
+                "all => all.map(e => e.getAttribute('d'))",
+            )
+            assert paths
+            assert all(re.search("^M.*[LHV]", path) for path in paths if path)
+            assert any(paths)
+        else:
+            images = page.page.eval_on_selector_all(
+                f"#{plot} .heatmaplayer image", "all => all.map(e => e.getAttribute('href'))"
+            )
+            assert len(images) == 1
+            assert images[0].startswith("data:image/png;base64,")
+            assert len(images[0]) > 300
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_a_map_shows_the_numbers_it_was_given(page: Visit) -> None:
+    shown, values, layers = page.page.evaluate(
+        """() => { const trace = document.getElementById("plot-norm_input-encoder-0")._fullData[0];
+        return [Array.from(trace.z[5]), Array.from(trace.customdata[5]), trace.z.length]; }"""
+    )
+    assert layers == 6
+    assert shown == values, "a linear scale"
+    assert all(1 < value < 10 for value in values)
+
+
+def test_dragging_zooms_all_charts_and_double_click_goes_back(page: Visit) -> None:
+    before, before_lr = page.x_range("plot-loss"), page.x_range("plot-lr")
+    page.drag("plot-loss", 0.25, 0.5)
+    low, high = page.x_range("plot-loss")
+    width = before[1] - before[0]
+    assert low == pytest.approx(before[0] + 0.25 * width, abs=0.03 * width)
+    assert high == pytest.approx(before[0] + 0.5 * width, abs=0.03 * width)
+    for other in ("plot-lr", "plot-gradient_norm-encoder-0"):
+        assert page.x_range(other) == pytest.approx([low, high])
+    page.page.uncheck("#linked")
+    page.drag("plot-lr", 0.2, 0.4)
+    assert page.x_range("plot-lr")[1] < high
+    assert page.x_range("plot-loss") == pytest.approx([low, high])
+    page.page.check("#linked")
+    page.page.locator("#plot-loss .nsewdrag").first.dblclick()
+    page.page.wait_for_timeout(400)
+    assert page.x_range("plot-loss") == pytest.approx(before)
+    assert page.x_range("plot-lr") == pytest.approx(before_lr)
+
+
+def test_pointing_reads_values_out(page: Visit) -> None:
+    area = page.page.locator("#plot-similarity-encoder-0 .nsewdrag").first
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    page.page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
+    hover = page.page.wait_for_selector("#plot-similarity-encoder-0 .hovertext")
+    assert re.fullmatch(r"update \d+, layer \d0?\.\d+", hover.text_content())
+
+
+def test_the_keyboard_reaches_charts_and_reads_them(page: Visit) -> None:
+    reached = []
+    page.page.focus("#linked")
+    for _ in range(40):
+        page.page.keyboard.press("Tab")
+        reached.append(page.page.evaluate("document.activeElement.id"))
+    assert {"reset", "plot-loss", "log-loss", "plot-lr"} <= set(reached)
+    page.page.focus("#plot-loss")
+    for _ in range(3):
+        page.page.keyboard.press("ArrowRight")
+    readout = page.page.text_content("#chart-loss > .readout")
+    first = page.page.evaluate("document.getElementById('plot-loss')._fullData[0].y[2]")
+    assert readout.startswith(f"Update 30: training {first:.4g}"[:22])
+    before = page.x_range("plot-loss")
+    page.page.keyboard.press("+")
+    page.page.wait_for_timeout(200)
+    after = page.x_range("plot-loss")
+    assert after[1] - after[0] == pytest.approx((before[1] - before[0]) / 2)
+    page.page.keyboard.press("0")
+    page.page.focus("#plot-sparsity-encoder-0")
+    page.page.keyboard.press("End")
+    page.page.keyboard.press("ArrowUp")
+    assert "Update 400, layer 2: " in page.page.text_content("#plot-sparsity-encoder-0 + .readout")
+
+
+def test_another_site_is_chosen_and_its_numbers_are_a_table(page: Visit) -> None:
+    plot = "plot-gradient_norm-encoder-0"
+    before = page.page.get_attribute(f"#{plot}", "aria-label")
+    page.page.select_option("#choice-gradient_norm-encoder", "encoder.self.q")
+    page.page.wait_for_timeout(200)
+    label = page.page.get_attribute(f"#{plot}", "aria-label")
+    assert "self-attention, q" in label
+    assert label != before
+    page.page.click("#numbers-gradient_norm-encoder-0 > summary")
+    rows = page.page.eval_on_selector_all(
+        "#numbers-gradient_norm-encoder-0 tr", "all => all.map(e => e.innerText.split('\\t'))"
+    )
+    assert rows[0] == ["Update", "Lowest", "Middle", "Highest"]
+    assert rows[-1][0] == "400"
+    highest = page.page.evaluate(
+        f"Math.max(...document.getElementById('{plot}')._fullData[0].customdata.map(r => r[r.length - 1]))"
+    )
+    assert float(rows[-1][3].split()[0]) == pytest.approx(highest, rel=1e-3)
+
+
+def test_a_chart_can_be_saved_and_not_sent_anywhere(page: Visit) -> None:
+    buttons = page.page.eval_on_selector_all(
+        ".modebar-btn", "all => all.map(e => e.getAttribute('aria-label'))"
+    )
+    assert set(buttons) == {
+        "Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"
+    }  # fmt: skip
+    page.page.hover("#plot-loss")
+    with page.page.expect_download() as download:
+        page.page.click("#plot-loss .modebar-btn >> nth=0")
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+    assert page.complaints == []
+
+
+def test_logarithmic_axes(page: Visit) -> None:
+    kind = "document.getElementById('plot-loss')._fullLayout.yaxis.type"
+    assert page.page.evaluate(kind) == "linear"
+    page.page.check("#log-loss")
+    page.page.wait_for_timeout(200)
+    assert page.page.evaluate(kind) == "log"
+    page.page.uncheck("#log-loss")
+
+
+def test_the_last_steps_before_an_incident_open(page: Visit) -> None:
+    page.page.click("#incident-0-0 > summary")
+    page.page.wait_for_selector("#plot-incident-0-0-gradient_norm-encoder-0[data-drawn] image")
+    assert "at encoder.2.ffn.fc1" in page.page.text_content("#incident-0-0 > summary")
+    assert page.complaints == []
+
+
+def test_those_who_cannot_see_the_charts_get_words(page: Visit) -> None:
+    every = page.page.eval_on_selector_all
+    labels = every(".plot[data-drawn]", "all => all.map(e => e.getAttribute('aria-label'))")
+    assert len(labels) > 20
+    assert all(re.search(r"\d", label) for label in labels)
+    assert set(every("svg", "all => all.map(e => e.getAttribute('aria-hidden'))")) == {"true"}
+    assert all(
+        every("main button, main select, main input, main summary, main a", NAMES_OF_CONTROLS)
+    )
+    assert page.page.evaluate("document.documentElement.lang") == "en"
+
+
+def test_it_prints_on_several_pages_with_whole_charts(one_run: Visit) -> None:
+    pdf = one_run.page.pdf(format="A4")
+    assert pdf.startswith(b"%PDF")
+    assert 4 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 30
+    one_run.page.emulate_media(media="print")
+    widths = one_run.page.evaluate(
+        """() => [...document.querySelectorAll(".plot[data-drawn]")].filter(e => e.clientWidth).map(e =>
+        e.querySelector(".main-svg").getBoundingClientRect().right - e.getBoundingClientRect().right)"""
+    )
+    one_run.page.emulate_media(media="screen")
+    assert max(widths) <= 1
+
+
+def test_runs_side_by_side_with_a_hostile_name(browser, tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / name, layers=2, seed=n) for n, name in enumerate(("plain", HOSTILE))
+    ]
+    seen = visit(browser, deepnet.write_report(runs, tmp_path / "r.html").path.as_uri())
+    legend = seen.page.eval_on_selector_all(
+        "#plot-loss .legendtext", "all => all.map(e => e.textContent)"
+    )
+    assert legend == ["plain", HOSTILE]
+    assert seen.page.locator("img").count() == 0
+    dashes = seen.page.eval_on_selector_all(
+        "#plot-lr .js-line", "all => all.map(e => e.style.strokeDasharray)"
+    )
+    assert len(set(dashes)) == 2, "lines differ without colour"
+    assert seen.complaints == []
+    seen.page.close()
+
+
+def test_a_phone_scrolls_one_way_and_the_first_tab_skips_to_the_summary(
+    browser, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "run", layers=2)
+    seen = visit(browser, deepnet.write_report(run).path.as_uri(), width=390)
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
+    seen.page.keyboard.press("Tab")
+    assert seen.page.evaluate("document.activeElement.className") == "skip"
+    seen.page.keyboard.press("Enter")
+    assert seen.page.evaluate("document.activeElement.id") == "summary"
+    assert seen.complaints == []
+    seen.page.close()
+
+
+def test_a_served_page_follows_the_run_and_keeps_the_zoom(browser, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", layers=2, steps=200, finished=False, probes=False)
+    with ReportServer(WatchedRuns([run]), port=0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            follow(visit(browser, server.url), run)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def follow(seen: Visit, run: Path) -> None:
+    page = seen.page
+    page.wait_for_selector("text=Ended: no process", timeout=60_000)
+    page.click("#whole-recipe > summary")
+    seen.drag("plot-loss", 0.25, 0.5)
+    zoomed = seen.x_range("plot-loss")
+    with locked_folder(run):
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 210, "loss": 1.5, "lr": 0.001}\n')
+        (run / "probes.jsonl").write_text(
+            '{"step": 200, "norm_input": {"encoder.self": [1.0, 2.0]}}\n'
+        )
+        page.wait_for_selector("text=Going on.", timeout=60_000)
+        page.wait_for_selector("#plot-norm_input-encoder-0[data-drawn]", timeout=60_000)
+    assert page.evaluate("document.getElementById('plot-loss')._fullData[0].y.at(-1)") == 1.5
+    assert seen.x_range("plot-loss") == pytest.approx(zoomed)
+    assert page.evaluate("document.getElementById('whole-recipe').open")
+    assert "210 updates" in page.text_content("#summary")
+    page.wait_for_selector("text=Ended: no process", timeout=60_000)
+    assert re.search(r"Last updated at \d\d:\d\d:\d\d", page.text_content("#live-time"))
+    assert seen.complaints == []
+    assert {url.split("?")[0] for url in seen.requests if url.startswith("http")} == {
+        page.url, f"{page.url}live.json"
+    }  # fmt: skip
+    page.close()
