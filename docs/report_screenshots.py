@@ -57,9 +57,12 @@ def picture(page: Page, section: str) -> bytes:
 
 
 def save(png: bytes, path: Path) -> None:
-    """Write a picture in 256 colours; refuse one that is too large for the repository."""
-    buffer = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(buffer, "PNG", optimize=True)
+    """Write a picture, in 256 colours where it would be too large for the repository; refuse one that still is."""
+    image, buffer = Image.open(io.BytesIO(png)).convert("RGB"), io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    if buffer.tell() > LARGEST:
+        buffer = io.BytesIO()
+        image.quantize(256, kmeans=3).save(buffer, "PNG", optimize=True)
     if buffer.tell() > LARGEST:
         sys.exit(f"{path} would have {buffer.tell():,} bytes; the limit is {LARGEST:,}")
     path.write_bytes(buffer.getvalue())

@@ -32,6 +32,7 @@ def test_a_run_says_what_it_did_where_it_is_and_what_to_type_next(finished, corp
     assert f"deepnet translate {finished}" in shown
     assert set(losses(finished)) == {10, 20, 30}
     expected = {"recipe.json", "environment.json", "metrics.jsonl", "checkpoints", "bundle"}
+    expected |= {"probes.jsonl", "probe_start.safetensors"}
     assert {path.name for path in finished.iterdir()} == expected | {"outputs", ".lock"}
     lines = {len((finished / "outputs" / f"test.{name}.txt").read_text().splitlines())
              for name in ("source", "reference", "translation")}  # fmt: skip

@@ -52,8 +52,13 @@ def by_layer(
     table: dict[str, list[float | None]] = {}
     for place, value in readings.items():
         row = table.setdefault(place.key, [None] * (num_layers[place.stack] if place.layer else 1))
-        row[max(place.layer - 1, 0)] = float(f"{value:.5g}") if math.isfinite(value) else None
+        row[max(place.layer - 1, 0)] = rounded(value)
     return table
+
+
+def rounded(value: float) -> float | None:
+    """Return a reading to five significant digits, None where it is not finite."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def site_places(anatomy: Anatomy) -> Iterator[tuple[Place, FoundSite]]:

@@ -4,7 +4,6 @@ The model sees the same probe batch each time, in evaluation mode without gradie
 after it, all probes of the forward pass open together. Nothing that training depends on changes.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from deepnet.probes.listening import ForwardProbe
 from deepnet.probes.logit_scale import LogitScale, logits_of
 from deepnet.probes.model_update import LayerOutputs, distance, evaluating
 from deepnet.probes.norm_input import NormInput
-from deepnet.probes.place import OUTPUT, Place
+from deepnet.probes.place import OUTPUT, Place, by_layer
 from deepnet.probes.similarity import Similarity
 from deepnet.probes.sparsity import Sparsity
 from deepnet.probes.update_ratio import UpdateRatio
@@ -144,18 +143,7 @@ class Recorder:
         return self._prediction.measure() / float(start)
 
     def _by_layer(self, readings: Mapping[Place, float]) -> dict[str, list[float | None]]:
-        """Return readings as lists over the layers, by what their places have in common."""
-        table: dict[str, list[float | None]] = {}
-        for place, value in readings.items():
-            length = self._layers[place.stack] if place.layer else 1
-            row = table.setdefault(place.key, [None] * length)
-            row[max(place.layer - 1, 0)] = rounded(value)
-        return table
-
-
-def rounded(value: float) -> float | None:
-    """Return a reading to five significant digits, None where it is not finite."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+        return by_layer(readings, num_layers=self._layers)
 
 
 def _checked(first: Mapping[str, Tensor], now: Mapping[Place, Tensor]) -> dict[Place, Tensor]:

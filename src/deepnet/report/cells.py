@@ -2,7 +2,7 @@
 
 Level 0 is "no reading", level 1 "zero" on a logarithmic scale, levels 2 to 4095 go evenly from `low` to `high`. Over
 four powers of ten a value is off by 0.11% at most. The low bytes of all levels come before the high ones, which deflate
-then makes small; a cell takes less than two bytes of the page even where its values are noise.
+then makes small; a cell of pure noise takes two bytes of the page, one of a real run less.
 """
 
 import base64

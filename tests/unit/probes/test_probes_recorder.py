@@ -10,8 +10,8 @@ from deepnet import ModelUpdate
 from deepnet.errors import CheckpointError
 from deepnet.pipeline.probing import UpdatePrediction
 from deepnet.probes.config import ProbeConfig
-from deepnet.probes.place import Place
-from deepnet.probes.recorder import Recorder, rounded
+from deepnet.probes.place import Place, rounded
+from deepnet.probes.recorder import Recorder
 from deepnet.theory.live_model import copy_matrices, predicted_update
 
 KEYS = [

@@ -125,6 +125,7 @@ function lineFigure(chart, { log }) {
   const traces = chart.series.map((series) => lineTrace(chart, series));
   const inside = chart.key.startsWith("incident-");
   const hasLegend = traces.some((trace) => trace.showlegend);
+  traces.push(...aroundLevel(chart));
   return {
     data: inside ? traces : [...traces, ...incidentTraces(runs)],
     layout: layoutOf({
@@ -147,6 +148,15 @@ function lineFigure(chart, { log }) {
 
 function finite(values) {
   return values.filter((value) => value !== null && Number.isFinite(value));
+}
+
+// A level line gets an axis around its value, by two points that are not seen; plotly's own is 1 below to 1 above.
+function aroundLevel(chart) {
+  const values = chart.series.flatMap((series) => finite(series.values));
+  if (!values[0] || values.some((value) => value !== values[0])) return [];
+  const step = chart.series[0].steps[0];
+  const ends = { x: [step, step], y: [values[0] * 0.9, values[0] * 1.1] };
+  return [{ type: "scatter", mode: "markers", ...ends, opacity: 0, hoverinfo: "skip", showlegend: false }];
 }
 
 function decades(chart) {
