@@ -28,7 +28,7 @@ class Movement:
     rms: float
     """Root mean square over the elements: does not grow with the batch or the width."""
     relative: float
-    """The norm over that of the first output."""
+    """The norm over that of the output it is compared with."""
 
 
 class ModelUpdate:
@@ -56,12 +56,9 @@ class ModelUpdate:
         return {name: distance(self._last[name], self._first[name]) for name in self._last}
 
     def measure_step(self) -> dict[str, Movement]:
-        """Return how far the outputs have moved since the last measurement, relative to the first outputs."""
+        """Return how far the outputs have moved since the last measurement."""
         before, self._last = self._last, self._outputs()
-        return {
-            name: distance(now, before[name], origin=self._first[name])
-            for name, now in self._last.items()
-        }
+        return {name: distance(now, before[name]) for name, now in self._last.items()}
 
     @torch.no_grad()
     def _outputs(self) -> dict[str, list[Tensor]]:
@@ -118,17 +115,12 @@ class LayerOutputs:
         self.outputs[place] = peeked(owner, output).detach().clone()
 
 
-def distance(
-    now: Sequence[Tensor], before: Sequence[Tensor], *, origin: Sequence[Tensor] | None = None
-) -> Movement:
-    """Return how far outputs have moved, relative to `origin`, by default to where they were before."""
+def distance(now: Sequence[Tensor], before: Sequence[Tensor]) -> Movement:
+    """Return how far outputs have moved from where they were before."""
     changes = [(a.double() - b.double()).flatten() for a, b in zip(now, before, strict=True)]
-    moved, start = torch.cat(changes), before if origin is None else origin
-    norm, first = (
-        float(moved.norm()),
-        float(torch.cat([t.double().flatten() for t in start]).norm()),
-    )
-    relative = norm / first if first else (0.0 if not norm else float("inf"))
+    moved, start = torch.cat(changes), torch.cat([t.double().flatten() for t in before])
+    norm, origin = float(moved.norm()), float(start.norm())
+    relative = norm / origin if origin else (0.0 if not norm else float("inf"))
     return Movement(norm=norm, rms=norm / moved.numel() ** 0.5, relative=relative)
 
 

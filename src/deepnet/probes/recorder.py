@@ -97,7 +97,7 @@ class Recorder:
             "gradient_norm": self._gradients,
             **record,
             "update_ratio": self._by_layer(self._update_ratio.readings()),
-            "step_update": self._by_layer(self._movement(now, self._before)),
+            "step_update": self._by_layer(_movement(now, self._before)),
         }
 
     def gradients(self) -> dict[str, list[float | None]]:
@@ -115,7 +115,7 @@ class Recorder:
                 opened.enter_context(probe)
             now = self._look()
         record = {name: self._by_layer(probe.readings()) for name, probe in self._probes.items()}
-        record["model_update"] = self._by_layer(self._movement(now, self._first))
+        record["model_update"] = self._by_layer(_movement(now, self._first))
         if self._prediction:
             record["predicted_update"] = self._by_layer({OUTPUT: self._predicted()})
         return now, record
@@ -126,15 +126,6 @@ class Recorder:
             logits = logits_of(self._forward(self._model))
         return {**kept.outputs, OUTPUT: logits.detach().clone()}
 
-    def _movement(
-        self, now: Mapping[Place, Tensor], before: Mapping[Place, Tensor]
-    ) -> dict[Place, float]:
-        """Return how far each output is from what it was before, relative to theta_0's."""
-        return {
-            place: distance([now[place]], [before[place]], origin=[first]).relative
-            for place, first in self._first.items()
-        }
-
     def _predicted(self) -> float:
         """Return the predicted movement of the last layer, relative to theta_0's output of it."""
         assert self._prediction is not None
@@ -144,6 +135,11 @@ class Recorder:
 
     def _by_layer(self, readings: Mapping[Place, float]) -> dict[str, list[float | None]]:
         return by_layer(readings, num_layers=self._layers)
+
+
+def _movement(now: Mapping[Place, Tensor], before: Mapping[Place, Tensor]) -> dict[Place, float]:
+    """Return how far each output is from what it was before, relative to that."""
+    return {place: distance([now[place]], [was]).relative for place, was in before.items()}
 
 
 def _checked(first: Mapping[str, Tensor], now: Mapping[Place, Tensor]) -> dict[Place, Tensor]:

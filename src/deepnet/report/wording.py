@@ -73,7 +73,7 @@ PROBES = {
     ),
     "step_update": ProbeWords(
         title="Update of one step by layer",
-        about="How far a layer's output on the probe batch moves in one optimiser step, relative to the start.",
+        about="How far a layer's output on the probe batch moves in one optimiser step, relative to itself.",
     ),
 }
 """In the order of the page."""
@@ -161,7 +161,7 @@ CHARTS = {
     "step_update": ChartWords(
         title="Of one optimiser step",
         about="How far the same outputs move in a single update. Thin: the logits. Thick: the last layer.",
-        unit="relative to the first output",
+        unit="relative to the output before",
     ),
     "incident-loss": ChartWords(
         title="Loss",

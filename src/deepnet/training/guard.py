@@ -4,8 +4,8 @@ Four kinds of trouble, told apart by thresholds that were fixed on real text (do
 
     nan        the loss or the gradient is not finite
     spike      an update stands out: its loss, its gradient norm or the input of a norm leaves the range of the last 50
-    explosion  ten updates in a row stand out, the loss stays a nat above where it was, or one update changed the output
-               by as much as there was of it
+    explosion  ten updates in a row stand out, the median of 50 losses is a nat above its lowest, or one update changed
+               the output by as much as there was of it
     plateau    for ten updates almost no gradient has reached some layer of the last stack: the loss levels off at word
                frequencies, DeepNet's "spurious local optimum" (arXiv 2203.00555, section 3)
 
@@ -30,7 +30,7 @@ NotFinite = Literal["skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
 Action = Literal["off", "warn", "skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
 GOES_BACK: tuple[Action, ...] = ("roll_back", "lower_lr", "lengthen_warmup")
 
-SETTLED = 20
+SETTLED = 50
 """Updates that a checkpoint must have outlived to be gone back to: trouble shows some updates after it began."""
 SUSTAINED = 10
 """Updates in a row that make a sign more than an accident."""
@@ -59,7 +59,7 @@ class GuardConfig(Section):
     vanishing_ratio: Annotated[float, Field(gt=0, lt=1)] = 1e-4
     """The gradient vanishes where the norm of a layer of the last stack is less than this part of the largest there."""
     largest_step_update: Annotated[float, Field(gt=0)] = 1.0
-    """Model update of one step, relative to the first output, above which it is an explosion; the probes read it."""
+    """Change of the output by one update, relative to the output before, that is an explosion; read by the probes."""
     lr_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """What lower_lr multiplies the learning rate by."""
     warmup_factor: Annotated[float, Field(gt=1)] = 2.0
@@ -116,7 +116,7 @@ class GuardMemory:
     num_vanishing: int = 0
     """Updates in a row, up to the latest, whose gradient vanished in some layer."""
     lowest_loss: float | None = None
-    """The lowest median of ten losses."""
+    """The lowest median of 50 losses."""
     last_seen: dict[str, int] = field(default_factory=dict)
     """The latest step at which a kind of trouble was seen."""
     good_steps: list[int] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Guard:
         return verdict
 
     def judge_model_update(self, step: int, step_update: float) -> Verdict | None:
-        """Return what is wrong with an applied update that changed the output by that part of what it first was."""
+        """Return what is wrong with an applied update that changed the output by that part of what it was."""
         if step_update <= self.config.largest_step_update:
             return None
         action = self._allowed(self.config.explosion)
@@ -236,8 +236,9 @@ class Guard:
         )
 
     def _latest_loss(self) -> float | None:
-        losses = [signals.loss for signals in self.history.normal()[-SUSTAINED:]]
-        return statistics.median(losses) if len(losses) == SUSTAINED else None
+        if len(self.history.all()) < REMEMBERED:
+            return None
+        return statistics.median(signals.loss for signals in self.history.normal())
 
     def _remember_loss(self) -> None:
         latest, lowest = self._latest_loss(), self.memory.lowest_loss
