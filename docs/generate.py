@@ -62,7 +62,7 @@ def recipe_page() -> str:
     changeable = ", ".join(f"`{key}`" for key in sorted(CHANGEABLE))
     parts += [
         "## What may change on `--resume`",
-        f"{changeable}. Also the sections `validation` and `decoding`. Anything else is refused: it would change "
+        f"{changeable}. Also the sections `guard`, `probes`, `validation` and `decoding`. Anything else is refused: it would change "
         "what an update computes.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -80,9 +80,9 @@ def sync_folder(path: Path) -> None:
     _sync(path)
 
 
-def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write `data` atomically as indented UTF-8 JSON; NaN and infinity are refused, as JSON has neither."""
-    text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
+def write_json(path: str | Path, data: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    """Write `data` atomically as UTF-8 JSON; NaN and infinity are refused, as JSON has neither."""
+    text = json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False)
     with atomic_write(path) as file:
         file.write(text.encode() + b"\n")
 

@@ -9,6 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import deepnet
 from deepnet.bundle import read_tensors
+from deepnet.errors import ConfigError
 from deepnet.record import read_jsonl
 from deepnet.training.checkpoint import list_checkpoints
 
@@ -16,7 +17,7 @@ TIMES = ("seconds", "tokens_per_second", "progress")
 
 
 @pytest.fixture
-def run(corpus, cache, tmp_path):
+def run(corpus, cache, finished, tmp_path):
     """Return a function (name, overrides, **arguments) that trains the small recipe and returns its folder."""
 
     def train(name, *overrides, **arguments):
@@ -106,3 +107,65 @@ def test_a_nan_planted_in_a_hugging_face_model_is_skipped_and_named(tmp_path):
     readings = read_jsonl(tmp_path / "run/probes.jsonl")
     assert [one["step"] for one in readings] == [1, 10, 20, 30, 40]
     assert len(readings[0]["attention_entropy"]["decoder.self"]) == 3
+
+
+def train_llama(out, model, *, loss=next_token, steps=30, **sections):
+    deepnet.train_model(
+        model,
+        batches=[torch.randint(1, 20, (4, 8)) for _ in range(40)],
+        loss=loss,
+        count=lambda ids: ids[:, 1:].numel(),
+        out=out,
+        settings={
+            "training": {"max_steps": steps},
+            "optimizer": {"name": "sgd", "lr": 1e-3},
+            "schedule": {"name": "constant", "warmup_steps": 0},
+            **sections,
+        },
+    )
+    incidents = out / "incidents.jsonl"
+    return read_jsonl(incidents) if incidents.exists() else []
+
+
+def test_a_layer_that_does_not_run_is_neither_blamed_nor_a_plateau(tmp_path):
+    model = llama()
+    model.model.layers[-1].forward = lambda x, *_, **__: x
+    model.model.layers[0].mlp.down_proj.weight.register_hook(partial(plant_nan, []))
+    incidents = train_llama(tmp_path / "run", model, guard={"nan": "skip"})
+    assert [(one["kind"], one["where"]) for one in incidents] == [("nan", "decoder.1.ffn.fc2")]
+
+
+def test_a_head_that_starts_at_zero_does_not_explode(tmp_path):
+    model = llama()
+    torch.nn.init.zeros_(model.lm_head.weight)
+    sections = {"guard": {"explosion": "stop"}, "probes": {"every": 1}}
+    assert train_llama(tmp_path / "run", model, steps=3, **sections) == []
+
+
+def test_an_adapter_in_a_known_model_is_trained_without_places(tmp_path):
+    model = llama()
+    for layer in model.model.layers:
+        torch.nn.utils.parametrizations.weight_norm(layer.self_attn.q_proj)
+    assert train_llama(tmp_path / "run", model, steps=3) == []
+
+
+def test_a_warned_update_is_measured_all_the_same(tmp_path):
+    calls = []
+
+    def loud(model, ids):
+        calls.append(torch.is_grad_enabled())
+        return next_token(model, ids) * (100 if calls[-1] and sum(calls) == 20 else 1)
+
+    incidents = train_llama(tmp_path / "run", llama(), loss=loud, probes={"every": 5})
+    assert [(one["step"], one["action"]) for one in incidents] == [(20, "warn")]
+    readings = read_jsonl(tmp_path / "run/probes.jsonl")
+    assert [one["step"] for one in readings] == [1, 5, 10, 15, 20, 25, 30]
+
+
+def test_a_loss_that_calls_a_part_of_the_model_cannot_be_probed(tmp_path):
+    def part(model, ids):
+        return model.lm_head(model.model(input_ids=ids).last_hidden_state).square().sum()
+
+    with pytest.raises(ConfigError, match=r"probes\.every = 0"):
+        train_llama(tmp_path / "run", llama(), loss=part, steps=3, probes={"every": 1})
+    train_llama(tmp_path / "other", llama(), loss=part, steps=3)

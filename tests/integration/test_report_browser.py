@@ -3,6 +3,7 @@
 Skipped without Chromium, unless pytest is run with --require-browser, as .ci/run does.
 """
 
+import lzma
 import re
 import shutil
 import threading
@@ -18,6 +19,7 @@ from deepnet.lock import locked_folder
 from deepnet.report.watch import ReportServer, WatchedRuns
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+KEPT = Path(__file__).resolve().parents[2] / "results" / "report"
 HOSTILE = "<img src=x onerror=alert(1)>"
 NAMES_OF_CONTROLS = """all => all.map(e =>
     e.getAttribute('aria-label') || [...(e.labels || [])].map(l => l.textContent).join('') || e.textContent.trim())"""
@@ -329,3 +331,28 @@ def follow(seen: Visit, run: Path) -> None:
         page.url, f"{page.url}live.json"
     }  # fmt: skip
     page.close()
+
+
+PAGES = {
+    "the demo": ("demo",),
+    "four schemes at 18 + 18 layers": ("deepnorm", "branchnorm", "pre_ln", "post_ln"),
+    "500 + 500 layers": ("deepnorm_500",),
+}
+
+
+@pytest.mark.parametrize("title", PAGES)
+def test_the_pages_of_real_runs(browser, tmp_path: Path, title: str) -> None:
+    """Those that docs/report.md shows, from the files of the runs that results/report keeps."""
+    runs = []
+    for name in PAGES[title]:
+        runs.append(Path(shutil.copytree(KEPT / name, tmp_path / name)))
+        packed = runs[-1] / "probes.jsonl.xz"
+        (runs[-1] / "probes.jsonl").write_bytes(lzma.decompress(packed.read_bytes()))
+    written = deepnet.write_report(runs, tmp_path / "page.html")
+    assert written.num_bytes < 5_000_000
+    seen = visit(browser, written.path.as_uri())
+    assert len(seen.drawn()) > 20
+    assert seen.complaints == []
+    assert seen.requests == [written.path.as_uri()]
+    assert all(name in seen.page.inner_text("main") for name in PAGES[title])
+    seen.page.close()

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from deepnet.errors import AdaptError
 from deepnet.schemes.base import Architecture, Branch, Role, Site, StackName
 from deepnet.transformer.residual import Residual
 
@@ -62,8 +63,13 @@ class Weight:
 
     @property
     def parameter(self) -> nn.Parameter:
-        """Return the parameter that holds the matrix."""
-        return self.owner.get_parameter(self.name)
+        """Return the parameter that holds the matrix; raises AdaptError where an adapter or a parametrization does."""
+        try:
+            return self.owner.get_parameter(self.name)
+        except AttributeError as error:
+            raise AdaptError(
+                f"{type(self.owner).__name__} has no parameter '{self.name}': its matrix is made of others"
+            ) from error
 
     @property
     def bias_parameter(self) -> nn.Parameter | None:

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import model_validator
 from rich.console import Console
 from torch import nn
 
-from deepnet.anatomy.locate import is_known
 from deepnet.config import Section, build
 from deepnet.errors import ConfigError
 from deepnet.pipeline.beginning import preparation
@@ -58,7 +58,7 @@ class LoopSettings(Section):
     guard: GuardConfig = GuardConfig()
     """What is done when training is in trouble."""
     probes: ProbeConfig = ProbeConfig()
-    """What is measured on the way, on the first batch; nothing where the model's residual sites are not known."""
+    """What is measured on the way, on the first batch; nothing unless it is given."""
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> "LoopSettings":
@@ -161,23 +161,30 @@ def train_model(
             sinks=sinks,
             on_incident=[lambda incident: console.print(format_incident(incident), markup=False)],
             guard=checked.guard,
-            probing=_probing(model, checked.probes, batches[0].to(on), loss, precision),
+            probing=_probing(model, checked, batches, loss, precision, on),
             resume=resume,
         )
 
 
 def _probing(
-    model: nn.Module, config: ProbeConfig, batch: Any, loss: Loss, precision: Precision
+    model: nn.Module,
+    settings: LoopSettings,
+    batches: Sequence[Batch],
+    loss: Loss,
+    precision: Precision,
+    device: torch.device,
 ) -> Probing | None:
-    """Return how a model of one's own is measured on a batch, None where it is not or its sites are not known."""
-    if not config.every or not is_known(model):
+    """Return how a model of one's own is measured on its first batch, None where that was not asked for."""
+    asked = "probes" in settings.model_fields_set and settings.probes.every
+    if not asked or not batches:
         return None
+    batch = batches[0].to(device)
     recorder = partial(
         Recorder,
         forward=lambda model: output_in(model, lambda: loss(model, batch)),
         autocast=precision.autocast,
     )
-    return Probing(config.every, recorder)
+    return Probing(settings.probes.every, recorder)
 
 
 def _refuse_several_processes() -> None:

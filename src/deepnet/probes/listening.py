@@ -147,11 +147,19 @@ def _unseen(see: Callable[..., None], *values: Any) -> None:
 
 
 def output_in(model: nn.Module, call: Callable[[], object]) -> Any:
-    """Return what the model's forward returned during a call that runs it, such as a loss."""
+    """Return what the model's forward returned during a call that runs it, such as a loss.
+
+    Raises ConfigError where the call does not run the model as a whole.
+    """
     outputs: list[Any] = []
     with ExitStack() as hooks:
         on_output(model, outputs.append, hooks)
         call()
+    if not outputs:
+        raise ConfigError(
+            "the probes look at what the model returns, but the loss calls only parts of it; "
+            "call the model itself there, or set probes.every = 0"
+        )
     return outputs[-1]
 
 

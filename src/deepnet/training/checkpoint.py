@@ -121,7 +121,8 @@ def prune_checkpoints(folder: Path, *, keep_last: int, steps: Collection[int]) -
 
 def drop_checkpoints_after(folder: Path, *, step: int) -> None:
     """Remove the checkpoints of later steps, as a run that goes back will make others."""
-    _remove(path for path in list_checkpoints(folder) if path > checkpoint_path(folder, step=step))
+    kept = checkpoint_path(folder, step=step)
+    _remove(path for path in reversed(list_checkpoints(folder)) if path > kept)
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -111,6 +111,8 @@ class GuardMemory:
     warmup_factor: float = 1.0
     num_incidents: int = 0
     num_recoveries: int = 0
+    skipping: str | None = None
+    """The kind of trouble for which the latest update was skipped."""
     num_outliers: int = 0
     """Updates in a row, up to the latest, that stood out."""
     num_vanishing: int = 0
@@ -137,6 +139,8 @@ class Guard:
         """Return what is wrong with an update that is not applied yet, None where nothing is; remember it."""
         kind = self._kind(signals)
         verdict = None if kind is None else self._verdict(kind, signals)
+        is_skipped = verdict is not None and verdict.action == "skip"
+        self.memory.skipping = kind if is_skipped else None
         is_outlier = verdict is not None and not verdict.applies
         self.history.append(signals, is_outlier=is_outlier)
         self._remember_loss()
@@ -147,7 +151,7 @@ class Guard:
         if step_update <= self.config.largest_step_update:
             return None
         action = self._allowed(self.config.explosion)
-        if action == "off" or (self._goes_on("explosion", step) and action == "warn"):
+        if action == "off" or (self._note_seen("explosion", step) and action == "warn"):
             return None
         message = (
             f"one update changed the model's output by {step_update:.2g} times what it was "
@@ -160,14 +164,12 @@ class Guard:
         good = self.memory.good_steps
         return max((one for one in good if one <= step - SETTLED), default=good[0])
 
-    def needed(self, step: int) -> set[int]:
-        """Return the steps of the checkpoints that trouble after `step` may send the run back to."""
-        if not self.config.goes_back:
-            return set()
-        return {
-            self.back_to(step),
-            *(one for one in self.memory.good_steps if one > step - SETTLED),
-        }
+    def keep_needed(self, step: int) -> set[int]:
+        """Forget the good checkpoints that no trouble after `step` needs, and return the steps of the others."""
+        good = self.memory.good_steps
+        oldest = self.back_to(step) if good else step
+        self.memory.good_steps = [one for one in good if one >= oldest and self.config.goes_back]
+        return set(self.memory.good_steps)
 
     def recover(self, verdict: Verdict, earlier: GuardMemory, *, step: int) -> None:
         """Go on from the memory of the checkpoint of `step`, but for what the run has learnt since from trouble."""
@@ -199,21 +201,21 @@ class Guard:
         if not signals.is_finite and action in ("off", "warn"):
             action = "stop"  # an explosion of updates that are not finite
         action = self._allowed(action)
-        if action == "off" or (self._goes_on(kind, signals.step) and action == "warn"):
+        if action == "off" or (self._note_seen(kind, signals.step) and action == "warn"):
             return None
         return Verdict(
             kind=kind,
             action=action,
             where=find_place(kind, signals, self.history),
             message=describe(kind, signals, self.history),
-            is_new=action != "skip" or self.memory.num_outliers == 1,
+            is_new=action != "skip" or self.memory.skipping != kind,
         )
 
     def _allowed(self, action: Action) -> Action:
         exhausted = self.memory.num_recoveries >= self.config.max_recoveries
         return "stop" if action in GOES_BACK and exhausted else action
 
-    def _goes_on(self, kind: Kind, step: int) -> bool:
+    def _note_seen(self, kind: Kind, step: int) -> bool:
         """Note that a kind of trouble is seen, and return whether it was within the last 50 steps."""
         earlier = self.memory.last_seen.get(kind)
         self.memory.last_seen[kind] = step

@@ -30,7 +30,7 @@ class History:
         self.norm_inputs = list(norm_inputs)
         self._seen: deque[tuple[Signals, bool]] = deque(maxlen=REMEMBERED)
         stacks = [p.place.stack for p in parameters if p.trains and p.place.layer]
-        self._last_stack = _layers(self.parameters, stacks[-1]) if stacks else None
+        self._last_stack = _layers_of(self.parameters, stacks[-1]) if stacks else None
 
     def append(self, signals: Signals, *, is_outlier: bool) -> None:
         """Add an update; no later one is compared with an outlier."""
@@ -56,7 +56,7 @@ class History:
     def layer_shares(self, signals: Signals) -> dict[Place, float]:
         """Return the gradient norm of each layer of the last stack over the largest of them.
 
-        The last stack is the decoder where there is one. Where no layers are known it is empty.
+        The last stack is the decoder where there is one. A layer without any gradient is left out: it did not run.
         """
         if self._last_stack is None:
             return {}
@@ -64,7 +64,8 @@ class History:
         squares = signals.gradients.double().square()
         sums = squares.new_zeros(len(layers) + 1).index_add_(0, of_parameter, squares)
         norms = sums[:-1].sqrt()
-        return dict(zip(layers, (norms / norms.max()).tolist(), strict=True))
+        shares = zip(layers, (norms / norms.max()).tolist(), strict=True)
+        return {layer: share for layer, share in shares if share != 0.0}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as tensors to save, with one row per update."""
@@ -108,14 +109,14 @@ class History:
             self.append(row, is_outlier=bool(is_outlier))
 
 
-class _Layers(NamedTuple):
+class _LayersOfStack(NamedTuple):
     """The layers of a stack that train, and for every parameter the number of its layer, one past the last if none."""
 
     places: list[Place]
     of_parameter: Tensor
 
 
-def _layers(parameters: Sequence[Watched], stack: str) -> _Layers:
+def _layers_of(parameters: Sequence[Watched], stack: str) -> _LayersOfStack:
     of_stack = [p.trains and p.place.layer > 0 and p.place.stack == stack for p in parameters]
     numbers = sorted(
         {p.place.layer for p, is_there in zip(parameters, of_stack, strict=True) if is_there}
@@ -125,4 +126,4 @@ def _layers(parameters: Sequence[Watched], stack: str) -> _Layers:
         index[p.place.layer] if is_there else len(index)
         for p, is_there in zip(parameters, of_stack, strict=True)
     ]
-    return _Layers([Place(stack, number) for number in numbers], torch.tensor(rows))
+    return _LayersOfStack([Place(stack, number) for number in numbers], torch.tensor(rows))

@@ -24,10 +24,8 @@ from deepnet.training.session import Session
 from deepnet.training.signals import Signals
 from deepnet.training.state import Outcome
 
-_ADVICE = (
-    "Lower optimizer.lr, lengthen the warm-up, set training.clip_norm, try another scheme, or let the guard act: "
-    "guard.{kind} = 'roll_back'"
-)
+_UNRECORDED = ("norm", "bias")
+"""Roles whose gradients the details leave out: they would double their size."""
 
 
 def respond(session: Session, verdict: Verdict, position: Position, outcome: Outcome) -> bool:
@@ -44,7 +42,7 @@ def respond(session: Session, verdict: Verdict, position: Position, outcome: Out
         if session.ranks.is_writer:
             _write(session, verdict, position, signals, back_to)
     if verdict.action == "stop":
-        raise DivergenceError(_stopped(verdict, position, signals))
+        raise DivergenceError(_stopped(session, verdict, position, outcome))
     if back_to is not None:
         _go_back(session, verdict, back_to)
         state = session.trained.state
@@ -62,9 +60,8 @@ def forget_later(run: RunFolder, step: int) -> None:
 
 def forget_incidents(run: RunFolder, *, keep: int) -> None:
     """Cut the incidents back to the first ones, as many as the checkpoint knows that the run goes on from."""
-    incidents = read_jsonl(run.incidents_path)
-    if len(incidents) > keep:
-        rewrite_jsonl(run.incidents_path, incidents[:keep])
+    if run.incidents_path.exists():
+        rewrite_jsonl(run.incidents_path, read_jsonl(run.incidents_path)[:keep])
 
 
 def _go_back(session: Session, verdict: Verdict, step: int) -> None:
@@ -73,6 +70,9 @@ def _go_back(session: Session, verdict: Verdict, step: int) -> None:
     path = checkpoint_path(run.checkpoints, step=step)
     load_checkpoint(path, trained=trained, settings=session.settings)
     trained.guard.recover(verdict, earlier, step=step)
+    best = trained.state.best_step
+    if best is not None and not checkpoint_path(run.checkpoints, step=best).exists():
+        trained.state.forget_best()  # a later one had taken its place
     session.ranks.wait()
     if session.ranks.is_writer:
         drop_checkpoints_after(run.checkpoints, step=step)
@@ -92,7 +92,7 @@ def _write(
     number = session.trained.guard.memory.num_incidents
     details = run.incidents / f"{number:04d}.json"
     run.incidents.mkdir(exist_ok=True)
-    write_json(details, last_updates(session.trained.guard.history))
+    write_json(details, last_updates(session.trained.guard.history), indent=None)
     record = {
         "step": signals.step,
         "epoch": position.epoch,
@@ -115,13 +115,14 @@ def _write(
 def last_updates(history: History) -> dict[str, Any]:
     """Return what is remembered of the last updates, by place and layer, as JSON holds it."""
     rows = history.all()
-    parameters = [parameter.place for parameter in history.parameters]
+    shown = [n for n, p in enumerate(history.parameters) if p.place.role not in _UNRECORDED]
+    matrices = [history.parameters[number].place for number in shown]
     return {
         "steps": [row.step for row in rows],
         "lr": [row.lr for row in rows],
         "loss": [_finite(row.loss) for row in rows],
         "gradient_norm": [_finite(row.gradient_norm) for row in rows],
-        "gradient": _over_updates(parameters, [row.gradients for row in rows]),
+        "gradient": _over_updates(matrices, [row.gradients[shown] for row in rows]),
         "norm_input": _over_updates(history.norm_inputs, [row.norm_inputs for row in rows]),
     }
 
@@ -144,12 +145,16 @@ def _together(places: Sequence[Place], squares: Sequence[float]) -> dict[Place, 
     return {place: math.sqrt(total) for place, total in sums.items()}
 
 
-def _stopped(verdict: Verdict, position: Position, signals: Signals) -> str:
+def _stopped(session: Session, verdict: Verdict, position: Position, outcome: Outcome) -> str:
     where = f" in {verdict.where}" if verdict.where else ""
+    moment = "before the weights took it" if outcome.verdict else "after the weights took it"
+    recoveries = session.trained.guard.memory.num_recoveries
+    tried = f"The run has gone back {recoveries} times. " if recoveries else ""
+    act = "" if recoveries else f", or let the guard act: guard.{verdict.kind} = 'roll_back'"
     return (
-        f"{verdict.kind} at step {signals.step} (update {position.index + 1} of epoch {position.epoch + 1}){where}: "
-        f"{verdict.message}; training stopped before the weights took it, and the latest checkpoint is as it was. "
-        + _ADVICE.format(kind=verdict.kind)
+        f"{verdict.kind} at step {outcome.signals.step} (update {position.index + 1} of epoch {position.epoch + 1})"
+        f"{where}: {verdict.message}; training stopped {moment}, and the latest checkpoint is as it was. {tried}"
+        f"Lower optimizer.lr, lengthen the warm-up, set training.clip_norm, try another scheme{act}"
     )
 
 

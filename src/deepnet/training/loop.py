@@ -162,9 +162,10 @@ def train_loop(
         forget_incidents(run, keep=trained.guard.memory.num_incidents)
         if on_resume:
             on_resume()
-    probes.begin()
+    probes.begin(resumed=bool(earlier))
     _begin_guarding(session)
-    with recomputed(blocks) if training.recompute else nullcontext(), Interruption() as signals:
+    recompute = recomputed(blocks) if training.recompute else nullcontext()
+    with recompute, norm_inputs.open(), Interruption() as signals:
         stopped = _loop(session, signals)
     ranks.wait()
     state = trained.state
@@ -177,55 +178,73 @@ def _loop(session: Session, signals: Interruption) -> str:
     An interruption saves and nothing else, so that the resumed run records and validates as if it had not happened.
     """
     state, training = session.trained.state, session.training
-    started = before = time.monotonic()
+    started = time.monotonic()
     seconds_of_earlier_sessions = state.seconds
     positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
     stopped = state.finished(training)
     while not stopped:
+        before = time.monotonic()
         position = next(positions)
         lr = _set_learning_rate(session)
         outcome = session.updater.run(
             position.update,
             lr=lr,
             interrupted=signals.requested,
-            seconds=seconds_of_earlier_sessions + time.monotonic() - started,
+            seconds=seconds_of_earlier_sessions + before - started,
         )
-        verdict = outcome.verdict or _read_probes(session, outcome)
+        verdict = _verdict(session, outcome)
         if verdict and respond(session, verdict, position, outcome):
             positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
-            continue
-        state.count(position, outcome, seconds=time.monotonic() - before)
-        stopped = state.finished(training) or ("interrupted" if outcome.interrupted else None)
-        if not (outcome.counts or stopped):
-            continue
-        is_end = stopped not in (None, "interrupted")
-        record = (
-            _training_record(session, lr) if is_end or _every(training.log_every, state) else {}
-        )
-        is_best = False
-        if session.validate and (is_end or _every(training.validate_every, state)):
-            figures, is_best = _validate(session, session.validate)
-            record |= figures
-            stopped = stopped or state.finished(training)
-        _write_record(session, record)
-        on_the_way = is_best or is_end or _every(training.save_every, state)
-        if on_the_way or stopped:
-            _save(session, on_the_way=on_the_way)
-        before = time.monotonic()
+            stopped = state.finished(training)
+        else:
+            state.count(position, outcome, seconds=time.monotonic() - before)
+            stopped = _after_update(session, outcome, lr)
+    return stopped
+
+
+def _verdict(session: Session, outcome: Outcome) -> Verdict | None:
+    """Return what the guard said of an update, or says of what the probes read after it."""
+    trained, step = session.trained, session.trained.state.step + 1
+    moved = session.probes.after_step(step) if outcome.applied else None
+    if outcome.verdict or moved is None:
+        return outcome.verdict
+    return trained.guard.judge_model_update(step, moved)
+
+
+def _after_update(session: Session, outcome: Outcome, lr: float) -> str | None:
+    """Record, validate and save what is due, and return what ends the run, if anything does.
+
+    After an update that is no step nothing is due, as it was after the step before.
+    """
+    state, training = session.trained.state, session.training
+    stopped = state.finished(training) or ("interrupted" if outcome.interrupted else None)
+    is_end = stopped not in (None, "interrupted")
+
+    def is_due(interval: int) -> bool:
+        return is_end or (outcome.counts and interval > 0 and state.step % interval == 0)
+
+    record = _training_record(session, lr) if is_due(training.log_every) else {}
+    is_best = False
+    if session.validate and is_due(training.validate_every):
+        figures, is_best = _validate(session, session.validate)
+        record |= figures
+        stopped = stopped or state.finished(training)
+    _write_record(session, record)
+    on_the_way = is_best or is_due(training.save_every)
+    if on_the_way or stopped:
+        _save(session, on_the_way=on_the_way)
     return stopped
 
 
 def _set_learning_rate(session: Session) -> float:
     """Set the rate of the coming update and return the one that takes effect."""
     step, memory = session.trained.state.step, session.trained.guard.memory
-    schedule = lengthened_warmup(session.schedule, memory.warmup_factor)
-    lr = learning_rate(step, peak=session.optimizer.lr * memory.lr_factor, config=schedule)
+    schedules = (session.schedule, lengthened_warmup(session.schedule, memory.warmup_factor))
+    peak = session.optimizer.lr
+    lr = min(learning_rate(step, peak=peak, config=config) for config in schedules)
+    lr *= memory.lr_factor
     set_learning_rate(session.trained.optimizer, lr)
     return applied_learning_rate(session.optimizer, lr=lr, step=step)
-
-
-def _every(interval: int, state: TrainingState) -> bool:
-    return interval > 0 and state.step % interval == 0
 
 
 def _training_record(session: Session, lr: float) -> dict[str, Any]:
@@ -269,16 +288,6 @@ def _write_record(session: Session, record: Mapping[str, Any]) -> None:
         sink(full)
 
 
-def _read_probes(session: Session, outcome: Outcome) -> Verdict | None:
-    """Let the probes read what an applied update did, and return what the guard says of it."""
-    if not outcome.applied:
-        return None
-    moved = session.probes.after_step(session.trained.state.step + 1)
-    if moved is None:
-        return None
-    return session.trained.guard.judge_model_update(session.trained.state.step + 1, moved)
-
-
 def _begin_guarding(session: Session) -> None:
     """Make sure that there is a checkpoint to go back to, where the guard may ask for one."""
     guard = session.trained.guard
@@ -291,9 +300,9 @@ def _save(session: Session, *, on_the_way: bool) -> None:
     folder, state, guard = session.run.checkpoints, session.trained.state, session.trained.guard
     if on_the_way and state.step not in guard.memory.good_steps:
         guard.memory.good_steps.append(state.step)
-    needed = guard.needed(state.step) | (
-        {state.best_step} if state.best_step is not None else set()
-    )
+    needed = guard.keep_needed(state.step)
+    if state.best_step is not None:
+        needed.add(state.best_step)
     if session.ranks.is_writer:
         save_checkpoint(folder, trained=session.trained, settings=session.settings)
         prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)

@@ -35,12 +35,12 @@ class Probes:
         self._ranks = ranks
         self._recorder: Recorder | None = None
 
-    def begin(self) -> None:
-        """Look at the first weights: those an earlier session saw, or the model's own."""
+    def begin(self, *, resumed: bool) -> None:
+        """Look at the model's weights, or take what an earlier session saw of the first ones."""
         if self._probing is None or not self._ranks.is_writer:
             return
         path = self._run.probe_start
-        first = read_tensors(path) if path.exists() else None
+        first = read_tensors(path) if resumed and path.exists() else None
         self._recorder = self._probing.recorder(self._model, first=first)
         if first is None:
             write_tensors(path, self._recorder.first_outputs())
@@ -61,13 +61,16 @@ class Probes:
         if self._recorder:
             record = self._recorder.after_update(step)
             append_jsonl(self._run.probes_path, record)
-            moved += _output_of(record["step_update"])
+            moved += _step_update(record)
         return self._ranks.total(moved).item()
 
     def _is_due(self, step: int) -> bool:
         return self._probing is not None and (step == 1 or step % self._probing.every == 0)
 
 
-def _output_of(readings: Mapping[str, Any]) -> float:
-    value = readings["output"][0]
-    return torch.inf if value is None else float(value)
+def _step_update(record: Mapping[str, Any]) -> float:
+    """Return the relative change of the output; infinite where that is not finite, 0 where there was no output yet."""
+    (moved,), (scale,) = record["step_update"]["output"], record["logit_scale"]["output"]
+    if moved is None:
+        return torch.inf if scale is None else 0.0
+    return float(moved)

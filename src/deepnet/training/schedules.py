@@ -26,14 +26,15 @@ def resolve_schedule(config: ScheduleConfig, *, max_steps: int) -> ScheduleConfi
 def lengthened_warmup(config: ScheduleConfig, factor: float) -> ScheduleConfig:
     """Return a resolved schedule whose warm-up is so many times as long, from 100 updates where it is shorter.
 
-    A curve that ends keeps its end, and at least one update after the warm-up.
+    It starts at 1e-7 or less. A curve that ends keeps its end, and at least one update after the warm-up.
     """
     if factor == 1.0:
         return config
     steps = round(max(config.warmup_steps, _SHORTEST_WARMUP) * factor)
     if config.decay_steps:
         steps = min(steps, config.decay_steps - 1)
-    return config.model_copy(update={"warmup_steps": steps})
+    start = min(config.warmup_init_lr, ScheduleConfig().warmup_init_lr)
+    return config.model_copy(update={"warmup_steps": steps, "warmup_init_lr": start})
 
 
 def learning_rate(step: int, *, peak: float, config: ScheduleConfig) -> float:

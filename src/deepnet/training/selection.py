@@ -27,7 +27,8 @@ def select_checkpoints(folder: Path, *, average_last: int) -> list[Path]:
     if not checkpoints:
         raise CheckpointError(f"{folder} holds no checkpoint; train first")
     if average_last:
-        return checkpoints[-average_last:]
+        trained = [path for path in checkpoints if path != checkpoint_path(folder, step=0)]
+        return trained[-average_last:] or checkpoints
     best_step = read_header(checkpoints[-1])["state"].best_step
     return [checkpoints[-1] if best_step is None else checkpoint_path(folder, step=best_step)]
 

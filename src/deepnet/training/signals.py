@@ -48,14 +48,16 @@ class Signals:
 
 def gradient_norms(model: nn.Module) -> Tensor:
     """Return the L2 norm of each parameter's gradient, [P] on their device, in the order of `model.parameters()`."""
-    gradients = [(p if p.grad is None else p.grad).detach() for p in model.parameters()]
-    norms = torch.stack(torch._foreach_norm(gradients)).float()
-    missing = torch.tensor([p.grad is None for p in model.parameters()], device=norms.device)
-    return norms.masked_fill_(missing, 0.0)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    there = [number for number, gradient in enumerate(gradients) if gradient is not None]
+    found = torch.stack(torch._foreach_norm([g for g in gradients if g is not None])).float()
+    return found.new_zeros(len(gradients)).index_copy_(
+        0, torch.tensor(there, device=found.device), found
+    )
 
 
 class NormInputs:
-    """Adds up the squares of what enters each norm; a model whose sites are not known has none to look at."""
+    """Adds up the squares of what enters each norm in training; where a model's sites are not known, of none."""
 
     def __init__(self, model: nn.Module) -> None:
         norms = _norms_of(model)
@@ -66,7 +68,7 @@ class NormInputs:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Look at every forward pass meanwhile."""
+        """Look at every forward pass in training mode meanwhile."""
         with ExitStack() as hooks:
             for index, norm in enumerate(self._norms):
                 on_input(norm, partial(self._see, index), hooks)
@@ -82,6 +84,8 @@ class NormInputs:
         return torch.cat([torch.stack(sums), counts]) if sums else counts
 
     def _see(self, index: int, x: Tensor) -> None:
+        if not self._norms[index].training:
+            return
         self._squares[index].append(sum_of_squares(x))
         self._counts[index] += x.numel()
 

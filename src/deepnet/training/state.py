@@ -114,6 +114,10 @@ class TrainingState:
         self.num_worse += 1
         return False
 
+    def forget_best(self) -> None:
+        """Judge the next validation figure as if it were the first."""
+        self.best, self.best_step, self.num_worse = None, None, 0
+
     def finished(self, config: TrainingConfig) -> str | None:
         """Return the name of the limit that has been reached, or None while training goes on."""
         reached = {

@@ -48,8 +48,7 @@ class Updater:
         The loss and the norms are read on every update, which on CUDA waits for the device three times. Raises
         DeepNetError where the memory does not suffice.
         """
-        with self.norm_inputs.open():
-            loss = self._backward(update)
+        loss = self._backward(update)
         total, interruptions, clock, inputs = self._over_ranks(loss, interrupted, seconds)
         with memory_shortage_explained(f"when the weights took step {self.trained.state.step + 1}"):
             self.trained.scaler.unscale_(self.trained.optimizer)
@@ -65,7 +64,7 @@ class Updater:
             )
             verdict = self._judge(signals)
             if verdict is None or verdict.applies:
-                self._step(norm)
+                self._step(norm, clips=math.isfinite(signals.gradient_norm))
             self.trained.scaler.update()
         return Outcome(total, signals.gradient_norm, interruptions > 0, clock, signals, verdict)
 
@@ -102,7 +101,7 @@ class Updater:
         everything = self.ranks.total(torch.cat([stats, self.norm_inputs.take(loss.device)])).cpu()
         total, interruptions, clock = everything[:3].tolist()
         squares, counts = everything[3:].chunk(2)
-        return total, interruptions, clock, (squares / counts).sqrt().float()
+        return total, interruptions, clock, (squares / counts.clamp(min=1)).sqrt().float()
 
     def _judge(self, signals: Signals) -> Verdict | None:
         """Let the guard judge, unless the scaler can answer an overflow of fp16 by a smaller scale."""
@@ -112,11 +111,11 @@ class Updater:
             return None
         return self.guard.judge(signals)
 
-    def _step(self, norm: Tensor) -> None:
-        """Clip and apply the gradient, whose norm is given."""
+    def _step(self, norm: Tensor, *, clips: bool) -> None:
+        """Apply the gradient, whose norm is given, clipped where it is finite."""
         trained = self.trained
         self.before_step()
-        if self.clip_norm and norm.isfinite():
+        if self.clip_norm and clips:
             clip_grads_with_norm_(trained.model.parameters(), self.clip_norm, norm)
         trained.scaler.step(trained.optimizer)
         if self.after_update:

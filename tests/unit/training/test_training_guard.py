@@ -158,8 +158,8 @@ def test_goes_back_to_the_latest_checkpoint_that_trouble_cannot_have_touched():
     one = guard(spike="roll_back")
     one.memory.good_steps = [0, 100, 200]
     assert [one.back_to(step) for step in (105, 149, 150, 249, 250)] == [0, 0, 100, 100, 200]
-    assert one.needed(205) == {100, 200}
-    assert guard().needed(205) == set()
+    assert one.keep_needed(205) == {100, 200}
+    assert guard().keep_needed(205) == set()
 
 
 def test_a_saved_history_judges_as_the_one_it_was_saved_from():
