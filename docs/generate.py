@@ -62,8 +62,8 @@ def recipe_page() -> str:
     changeable = ", ".join(f"`{key}`" for key in sorted(CHANGEABLE))
     parts += [
         "## What may change on `--resume`",
-        f"{changeable}. Also the sections `guard`, `probes`, `validation` and `decoding`. Anything else is refused: it would change "
-        "what an update computes.",
+        f"{changeable}. Also the sections `guard`, `probes`, `validation` and `decoding`. Anything else is refused: it "
+        "would change what an update computes.",
     ]
     return "\n\n".join(parts) + "\n"
 
