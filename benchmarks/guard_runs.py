@@ -294,7 +294,7 @@ def levelled_off(losses: list[float]) -> int | None:
 def render(runs: list[Run], out: Path) -> None:
     """Write the tables, the figures and the numbers of all finished runs into results/."""
     found = [
-        json.loads(result_path(out, run.name).read_text())
+        {**json.loads(result_path(out, run.name).read_text()), "curve": curve(out / run.name)}
         for run in runs
         if result_path(out, run.name).exists()
     ]
@@ -404,10 +404,10 @@ def draw_faults(runs: list[dict[str, Any]], path: Path) -> None:
                 if not one["fault"]
                 else (("tab:blue", "-") if guarded else ("tab:red", "--"))
             )
-            steps, losses = smooth(applied(one))
+            steps, losses = zip(*one["curve"], strict=True)
             axes.plot(steps, losses, style, color=colour, linewidth=1.2)
         axes.axvline(FAULTY_STEP, color="0.4", linewidth=0.8, linestyle=":")
-        axes.set(title=fault.replace("_", " "), xlabel="update", ylim=(4.5, 9.5))
+        axes.set(title=fault.replace("_", " "), xlabel="update", ylim=(5.0, 9.5))
     panels[0].set_ylabel("training loss, nats per token")
     for label, colour, style in (
         ("clean", "0.75", "-"),
@@ -444,19 +444,10 @@ def draw_alarms(runs: list[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def applied(one: dict[str, Any]) -> list[tuple[int, float]]:
-    """Return the losses by update, those of a run that went back under the update they were repeated as."""
-    losses: dict[int, float] = {}
-    step, back = 0, {i["step"]: i["back_to"] for i in one["incidents"] if i["back_to"] is not None}
-    for loss in one["losses"]:
-        step += 1
-        if loss is not None:
-            losses[step] = loss
-        if step in back:
-            goal = back.pop(step)
-            losses = {s: value for s, value in losses.items() if s <= goal}
-            step = goal
-    return sorted(losses.items())
+def curve(folder: Path) -> list[tuple[int, float]]:
+    """Return the training loss by update as the run's record has it: without what was skipped or undone."""
+    records = read_jsonl(folder / "metrics.jsonl")
+    return [(r["step"], r["loss"]) for r in records if r.get("loss") is not None]
 
 
 def smooth(losses: list[tuple[int, float]], updates: int = 10) -> tuple[list[int], list[float]]:
