@@ -301,7 +301,7 @@ def render(runs: list[Run], out: Path) -> None:
     groups = {name: [one for one in found if one["group"] == name] for name in GROUPS}
     RESULTS.mkdir(parents=True, exist_ok=True)
     where = {"device": device(), "versions": versions(), "commit": commit()}
-    write_json(RESULTS / "metrics.json", {**where, "runs": found})
+    write_json(RESULTS / "metrics.json", {**where, "runs": found}, indent=None)
     parts = [f"# {len(found)} of {len(runs)} runs are finished\n", fault_table(groups["faults"])]
     parts += [alarm_table(groups["alarms"]), margin_table(groups["alarms"], groups["settling"])]
     (RESULTS / "table.md").write_text("\n".join(parts))
