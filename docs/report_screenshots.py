@@ -1,11 +1,13 @@
 """Photograph a report for the documentation: python docs/report_screenshots.py RUN... --name demo [--out docs/images].
 
-Writes NAME_training.png, NAME_depth.png and, where there are incidents, NAME_incidents.png, each under 300 KB. Needs
-Chromium and playwright (`make environment` installs the latter).
+Writes NAME_training.png, NAME_depth.png and, where there are incidents, NAME_incidents.png, each under 300 KB. RUN is a
+run folder or one of those that results/report keeps. Needs Chromium and playwright (`make environment` installs the
+latter).
 """
 
 import argparse
 import io
+import lzma
 import shutil
 import sys
 import tempfile
@@ -30,7 +32,8 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        written = deepnet.write_report(given.runs, Path(folder) / "report.html")
+        runs = [unpacked(run, Path(folder)) for run in given.runs]
+        written = deepnet.write_report(runs, Path(folder) / "report.html")
         print(f"{written.num_bytes / 1e6:.2f} MB of HTML")
         browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
@@ -40,6 +43,15 @@ def main() -> None:
             if name != "incidents" or page.locator("#incidents table").count():
                 save(picture(page, section), given.out / f"{given.name}_{name}.png")
         browser.close()
+
+
+def unpacked(run: Path, folder: Path) -> Path:
+    """Return the run, or a copy of it with its readings unpacked where they are packed."""
+    if not (run / "probes.jsonl.xz").exists():
+        return run
+    copy = Path(shutil.copytree(run, folder / run.name))
+    (copy / "probes.jsonl").write_bytes(lzma.decompress((run / "probes.jsonl.xz").read_bytes()))
+    return copy
 
 
 def picture(page: Page, section: str) -> bytes:

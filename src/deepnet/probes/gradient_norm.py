@@ -6,7 +6,6 @@ they are summed. Slices of fused parameters (q, k and v in one matrix) are told 
 Source: Wang et al., DeepNet, arXiv 2203.00555, section 3, by layer.
 """
 
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -29,12 +28,7 @@ class GradientNorm:
         self._last = None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Read the gradients that there are now."""
         self._last = self._read()
 

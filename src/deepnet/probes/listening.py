@@ -6,7 +6,6 @@ Under activation recompute a module runs a second time, in the backward pass; th
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -39,12 +38,7 @@ class ForwardProbe(ABC):
             self._hooks = hooks.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop listening."""
         self._hooks.close()
 

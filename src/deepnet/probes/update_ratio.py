@@ -5,7 +5,6 @@ About 1e-3 is usual; much less learns nothing, much more forgets. The context ho
 Source: Karpathy, CS231n notes, "Ratio of weights:updates".
 """
 
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -40,12 +39,7 @@ class UpdateRatio:
         }
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Compare, and let the copy go."""
         ratios = {
             place: _ratio(self._weights[place], before) for place, before in self._before.items()
