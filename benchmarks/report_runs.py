@@ -22,6 +22,8 @@ from deepnet.record import write_json
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "report"
 KEPT = ("recipe.json", "environment.json", "metrics.jsonl", "incidents.jsonl", "bundle/config.json")
 RECIPE = Path(__file__).resolve().parent / "scheme_grid.toml"
+LARGEST = 1_000_000
+"""Bytes of the details of an incident that are kept: at 500 layers they are too many."""
 SCHEMES = ("deepnorm", "branchnorm", "pre_ln", "post_ln")
 DEEP = (
     "scheme.name=deepnorm",
@@ -57,7 +59,8 @@ def keep(run: Path, name: str, *, readings: int, lines: int = 0) -> None:
     """Copy what a page needs, less most readings, the weights and all text but so many lines."""
     kept = RESULTS / name
     shutil.rmtree(kept, ignore_errors=True)
-    for file in (*KEPT, *(str(p.relative_to(run)) for p in run.glob("incidents/*.json"))):
+    details = (path for path in run.glob("incidents/*.json") if path.stat().st_size < LARGEST)
+    for file in (*KEPT, *(str(path.relative_to(run)) for path in details)):
         if (run / file).exists():
             (kept / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run / file, kept / file)

@@ -335,7 +335,7 @@ def follow(seen: Visit, run: Path) -> None:
 
 PAGES = {
     "the demo": ("demo",),
-    "four schemes at 18 + 18 layers": ("deepnorm", "branchnorm", "pre_ln", "post_ln"),
+    "four schemes at 18 + 18 layers": ("post_ln", "deepnorm", "branchnorm", "pre_ln"),
     "500 + 500 layers": ("deepnorm_500",),
 }
 
