@@ -375,7 +375,7 @@ def margin_table(*groups: list[dict[str, Any]]) -> str:
         "Smallest layer's gradient over the largest's in the decoder for ten updates; gradient norm and norm input "
         "over the highest of the 50 updates before; nats above those and above the lowest; largest model update of "
         "one step.\n",
-        "| group | run | share 1e-4 | gradient 4 | norm input 4 | rise 1 | above lowest 1 | step update 1 |",
+        "| group | run | share 1e-4 | gradient 4 | norm input 4 | rise 1.5 | above lowest 1.5 | step update 1 |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for one in (one for group in groups for one in group):

@@ -4,8 +4,8 @@ Four kinds of trouble, told apart by thresholds that were fixed on real text (do
 
     nan        the loss or the gradient is not finite
     spike      an update stands out: its loss, its gradient norm or the input of a norm leaves the range of the last 50
-    explosion  ten updates in a row stand out, the median of 50 losses is a nat above its lowest, or one update changed
-               the output by as much as there was of it
+    explosion  ten updates in a row stand out, the median of 50 losses is 1.5 nats above its lowest, or one update
+               changed the output by as much as there was of it
     plateau    for ten updates almost no gradient has reached some layer of the last stack: the loss levels off at word
                frequencies, DeepNet's "spurious local optimum" (arXiv 2203.00555, section 3)
 
@@ -54,7 +54,7 @@ class GuardConfig(Section):
     """A loss or gradient that is not finite."""
     spike_ratio: Annotated[float, Field(gt=1)] = 4.0
     """A gradient norm, or an input of a norm, this many times the largest of the last 50 updates stands out."""
-    spike_rise: Annotated[float, Field(gt=0)] = 1.0
+    spike_rise: Annotated[float, Field(gt=0)] = 1.5
     """Nats of loss above the highest of the last 50 updates that stand out, above the lowest that are an explosion."""
     vanishing_ratio: Annotated[float, Field(gt=0, lt=1)] = 1e-4
     """The gradient vanishes where the norm of a layer of the last stack is less than this part of the largest there."""

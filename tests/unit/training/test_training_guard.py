@@ -61,7 +61,7 @@ def only(index, value, others=1.0):
 @pytest.mark.parametrize(
     ("trouble", "kind"),
     [
-        ({"loss": 4.2}, "spike"),
+        ({"loss": 4.7}, "spike"),
         ({"gradients": only(3, 20.0)}, "spike"),
         ({"inputs": (1.0, 4.5, 1.0)}, "spike"),
         ({"loss": math.nan}, "nan"),
@@ -75,7 +75,7 @@ def test_one_update_that_stands_out_is_named_by_its_kind(trouble, kind):
 
 
 @pytest.mark.parametrize(
-    "usual", [{"loss": 3.9}, {"gradients": only(3, 8.0)}, {"inputs": (1.0, 3.9, 1.0)}]
+    "usual", [{"loss": 4.5}, {"gradients": only(3, 8.0)}, {"inputs": (1.0, 3.9, 1.0)}]
 )
 def test_an_update_within_the_thresholds_is_no_incident(usual):
     one = guard()
@@ -99,17 +99,17 @@ def test_ten_skipped_updates_in_a_row_are_an_explosion_and_two_incidents():
 def test_a_median_of_50_losses_a_nat_above_the_lowest_is_an_explosion():
     one = guard(explosion="stop")
     start = calm(one.judge, updates=100)
-    losses = [min(3.0 + 0.1 * n, 4.5) for n in range(80)]
+    losses = [min(3.0 + 0.1 * n, 5.0) for n in range(80)]
     told = [bool(one.judge(seen(start + n, loss=loss))) for n, loss in enumerate(losses)]
-    # more than half of the last 50 are above 4.0 when 26 from n = 11 on are among them
-    assert told.index(True) == pytest.approx(11 + 26, abs=2)
+    # more than half of the last 50 are above 4.5 when 26 from n = 16 on are among them
+    assert told.index(True) == pytest.approx(16 + 26, abs=2)
 
 
 def test_a_nan_on_a_high_loss_is_still_a_nan():
     one = guard(nan="skip", explosion="off")
     start = calm(one.judge, updates=100)
     for n in range(80):
-        one.judge(seen(start + n, loss=min(3.0 + 0.1 * n, 4.5)))
+        one.judge(seen(start + n, loss=min(3.0 + 0.1 * n, 5.0)))
     assert one.judge(seen(start + 80, loss=math.nan)).action == "skip"
 
 
@@ -168,7 +168,7 @@ def test_a_saved_history_judges_as_the_one_it_was_saved_from():
     other.history.load(one.history.tensors())
     other.memory = copy.deepcopy(one.memory)
     assert [len(g.history.all()) for g in (one, other)] == [20, 20]
-    assert other.judge(seen(step, loss=4.2)) == one.judge(seen(step, loss=4.2))
+    assert other.judge(seen(step, loss=4.7)) == one.judge(seen(step, loss=4.7))
 
 
 @pytest.mark.parametrize(
