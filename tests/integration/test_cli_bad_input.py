@@ -286,6 +286,9 @@ def test_too_little_memory_is_one_line(cli, corpus, cache, tmp_path, monkeypatch
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr("deepnet.transformer.models.Transformer.forward", forward)
-    result = start(cli, corpus, cache, tmp_path / "run")
+    result = start(cli, corpus, cache, tmp_path / "run", "probes.every=0")
     assert_one_line(result, 1, "out of memory at step 1 on source [")
     assert "batching.max_tokens" in result.err
+    result = start(cli, corpus, cache, tmp_path / "measured")
+    assert_one_line(result, 1, "out of memory while the probes measured the model")
+    assert "probes.sentences" in result.err

@@ -11,6 +11,9 @@ from deepnet.bundle import read_tensors, write_tensors
 from deepnet.probes.recorder import Recorder
 from deepnet.record import RunFolder, append_jsonl
 from deepnet.training.distributed import Ranks
+from deepnet.training.memory import memory_shortage_explained
+
+_PROBING = "while the probes measured the model (fewer: probes.sentences; none: probes.every = 0)"
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,16 @@ class Probes:
             return
         path = self._run.probe_start
         first = read_tensors(path) if resumed and path.exists() else None
-        self._recorder = self._probing.recorder(self._model, first=first)
+        with memory_shortage_explained(_PROBING):
+            self._recorder = self._probing.recorder(self._model, first=first)
         if first is None:
             write_tensors(path, self._recorder.first_outputs())
 
     def before_step(self, step: int) -> None:
         """Read the gradient of the update that makes step `step`."""
         if self._recorder and self._is_due(step):
-            self._recorder.before_update()
+            with memory_shortage_explained(_PROBING):
+                self._recorder.before_update()
 
     def after_step(self, step: int) -> float | None:
         """Record what the update did and return, on every rank, the relative model update of this one step.
@@ -59,7 +64,8 @@ class Probes:
             return None
         moved = torch.zeros(1, dtype=torch.float64, device=self._ranks.device)
         if self._recorder:
-            record = self._recorder.after_update(step)
+            with memory_shortage_explained(_PROBING):
+                record = self._recorder.after_update(step)
             append_jsonl(self._run.probes_path, record)
             moved += _step_update(record)
         return self._ranks.total(moved).item()
