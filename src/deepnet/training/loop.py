@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,11 +119,7 @@ def train_loop(
         optimizer=build_optimizer(optimizer, policies=policies or plain_policies(model)),
         scaler=precision.scaler(),
         average=MovingAverage(model, decay=training.ema_decay) if training.ema_decay else None,
-        guard=Guard(
-            guard or GuardConfig(),
-            parameters=watched_parameters(model),
-            norm_inputs=norm_inputs.places,
-        ),
+        guard=_guard(guard or GuardConfig(), model, norm_inputs),
         state=TrainingState(),
     )
     probes = Probes(probing, model=model, run=run, ranks=ranks)
@@ -132,7 +129,6 @@ def train_loop(
         loss=loss,
         after_update=after_update,
         before_step=lambda: probes.before_step(trained.state.step + 1),
-        guard=trained.guard,
         norm_inputs=norm_inputs,
         clip_norm=training.clip_norm,
         seed=training.seed,
@@ -155,21 +151,35 @@ def train_loop(
         settings={**(settings or {}), **resolved_sections(training, optimizer, schedule)},
         updates_per_epoch=loader.updates_per_epoch(0),
     )
-    if earlier:
-        load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
-    if resume and ranks.is_writer:
-        forget_later(run, trained.state.step)
-        forget_incidents(run, keep=trained.guard.memory.num_incidents)
-        if on_resume:
-            on_resume()
-    probes.begin(resumed=bool(earlier))
-    _begin_guarding(session)
+    _begin(session, earlier, resume=resume, on_resume=on_resume)
     recompute = recomputed(blocks) if training.recompute else nullcontext()
     with recompute, norm_inputs.open(), Interruption() as signals:
         stopped = _loop(session, signals)
     ranks.wait()
     state = trained.state
     return TrainingResult(stopped, state.step, state.best, state.best_step)
+
+
+def _guard(config: GuardConfig, model: nn.Module, norm_inputs: NormInputs) -> Guard:
+    parameters = watched_parameters(model)
+    return Guard(config, parameters=parameters, norm_inputs=norm_inputs.places)
+
+
+def _begin(
+    session: Session, earlier: Sequence[Path], *, resume: bool, on_resume: Callable[[], None] | None
+) -> None:
+    """Put everything where the run goes on from: its files, its probes, and a checkpoint that the guard may need."""
+    trained, run = session.trained, session.run
+    if earlier:
+        load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
+    if resume and session.ranks.is_writer:
+        forget_later(run, trained.state.step)
+        forget_incidents(run, keep=trained.guard.memory.num_incidents)
+        if on_resume:
+            on_resume()
+    session.probes.begin(resumed=bool(earlier))
+    if trained.guard.config.goes_back and not trained.guard.memory.good_steps:
+        _save(session, on_the_way=True)
 
 
 def _loop(session: Session, signals: Interruption) -> str:
@@ -286,13 +296,6 @@ def _write_record(session: Session, record: Mapping[str, Any]) -> None:
     append_jsonl(session.run.metrics_path, full)
     for sink in session.sinks:
         sink(full)
-
-
-def _begin_guarding(session: Session) -> None:
-    """Make sure that there is a checkpoint to go back to, where the guard may ask for one."""
-    guard = session.trained.guard
-    if guard.config.goes_back and not guard.memory.good_steps:
-        _save(session, on_the_way=True)
 
 
 def _save(session: Session, *, on_the_way: bool) -> None:

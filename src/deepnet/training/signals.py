@@ -17,11 +17,10 @@ from deepnet.probes.place import Place, parameter_places
 
 
 class Watched(NamedTuple):
-    """A parameter of the model that is trained."""
+    """A parameter: where it belongs, and whether it is trained."""
 
     place: Place
     trains: bool
-    """False where it is frozen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def gradient_norms(model: nn.Module) -> Tensor:
     """Return the L2 norm of each parameter's gradient, [P] on their device, in the order of `model.parameters()`."""
     gradients = [parameter.grad for parameter in model.parameters()]
     there = [number for number, gradient in enumerate(gradients) if gradient is not None]
-    found = torch.stack(torch._foreach_norm([g for g in gradients if g is not None])).float()
+    found = torch.stack(torch._foreach_norm([g for g in gradients if g is not None]))
     return found.new_zeros(len(gradients)).index_copy_(
         0, torch.tensor(there, device=found.device), found
     )

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_
 from deepnet.training.batches import Batch, Update
 from deepnet.training.checkpoint import Trained
 from deepnet.training.distributed import Ranks
-from deepnet.training.guard import Guard, Verdict
+from deepnet.training.guard import Verdict
 from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.precision import Precision
 from deepnet.training.signals import NormInputs, Signals, gradient_norms
@@ -33,7 +33,6 @@ class Updater:
     module: nn.Module
     loss: Loss
     after_update: AfterUpdate | None
-    guard: Guard
     norm_inputs: NormInputs
     before_step: Callable[[], None]
     """Called when the gradient of an update is there that will be applied; before clipping."""
@@ -59,7 +58,7 @@ class Updater:
                 lr=lr,
                 loss=total / update.num_tokens,
                 gradient_norm=norm.item(),
-                gradients=norms.cpu(),
+                gradients=norms.float().cpu(),
                 norm_inputs=inputs,
             )
             verdict = self._judge(signals)
@@ -109,7 +108,7 @@ class Updater:
         overflow = math.isfinite(signals.loss) and not math.isfinite(signals.gradient_norm)
         if overflow and scaler.is_enabled() and scaler.get_scale() >= 1:
             return None
-        return self.guard.judge(signals)
+        return self.trained.guard.judge(signals)
 
     def _step(self, norm: Tensor, *, clips: bool) -> None:
         """Apply the gradient, whose norm is given, clipped where it is finite."""

@@ -63,6 +63,16 @@ def test_accumulating_micro_batches_equals_one_large_batch_in_float64(toy):
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-10, atol=1e-12)
 
 
+def test_the_gradient_norm_of_a_float64_model_is_a_float64_number(toy):
+    batches = toy.batches(1, dtype=torch.float64)
+    model, reference = (toy.model(dropout=0.0, dtype=torch.float64) for _ in range(2))
+    loader = ListedUpdates([ListedUpdate(tuple(batches), 4)])
+    _, _, run = toy.train(model=model, loader=loader, max_steps=1)
+    (toy.loss(reference, batches[0]) / 4).backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in reference.parameters()]).item()
+    assert toy.records(run)[0]["gradient_norm"] == pytest.approx(norm, rel=1e-12)
+
+
 def test_records_one_object_per_step_with_the_mean_loss_per_token(toy):
     _, _, run = toy.train(model=toy.model(dropout=0.0))
     records = toy.records(run)
