@@ -1,6 +1,6 @@
 """A bundle: the folder of one model, with all that is needed to use it.
 
-    config.json         format version, shape, scheme, optimiser family, tokenizer hashes, languages, provenance
+    config.json         format version, shape, scheme, ends, optimiser family, tokenizer hashes, languages, provenance
     model.safetensors   every parameter once, however often it is used, and the buffers that are saved
     tokenizer.model     or source.model and target.model; absent where the model does not read text
 
@@ -30,6 +30,7 @@ from deepnet.errors import CheckpointError, DataError, DeepNetError, suggest
 from deepnet.record import atomic_folder, atomic_write, sync_folder, write_json
 from deepnet.schemes.base import OptimizerFamily
 from deepnet.schemes.catalogue import describe_scheme, load_scheme
+from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 FORMAT_VERSION = 1
@@ -47,6 +48,8 @@ class BundleConfig(Section):
     """Shape of the model."""
     scheme: dict[str, Any]
     """Name and options of the residual scheme."""
+    ends: EndsConfig = EndsConfig()
+    """What was chosen of embeddings and vocabulary beside the scheme."""
     optimizer_family: OptimizerFamily = "adam"
     """What the model was trained with, where the scheme's coefficients depend on it."""
     languages: dict[str, Any] | None = None
@@ -86,6 +89,7 @@ def save_bundle(
     config = BundleConfig(
         model=model.config,
         scheme=describe_scheme(model.scheme),
+        ends=model.ends,
         optimizer_family=model.optimizer_family,
         languages=None if languages is None else dict(languages),
         tokenizer=_fingerprints(tokenizers),
@@ -98,6 +102,11 @@ def save_bundle(
             f"cannot write the bundle {path}: {error.strerror or error}; what was there is unchanged;"
             " make room or choose another folder"
         ) from error
+
+
+def read_bundle_config(path: str | Path) -> BundleConfig:
+    """Return a bundle's config.json; raises CheckpointError where there is none, or it cannot be used."""
+    return _read_config(_existing(Path(path)) / _CONFIG_FILE)
 
 
 def load_bundle(path: str | Path, device: str | torch.device = "cpu") -> Bundle:
@@ -191,7 +200,9 @@ def _build_model(config: BundleConfig, tensors: Mapping[str, Tensor]) -> Transfo
     options = dict(config.scheme)
     scheme = load_scheme(str(options.pop("name", "")), options)
     with _NoRandomDraws():  # type: ignore[no-untyped-call]
-        model = Transformer(config.model, scheme, optimizer_family=config.optimizer_family)
+        model = Transformer(
+            config.model, scheme, ends=config.ends, optimizer_family=config.optimizer_family
+        )
     stored = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if len(stored) == 1 and stored != {torch.get_default_dtype()}:
         model.to(stored.pop())  # only then: it would also round constants that are kept in float64

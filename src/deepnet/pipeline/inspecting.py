@@ -16,6 +16,7 @@ from deepnet.data.loader import Batch, UpdateLoader
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
 from deepnet.pipeline.recipe import Recipe
+from deepnet.pipeline.settling import settle_ends
 from deepnet.schemes.coefficients import coefficients
 from deepnet.training.loss import token_loss
 from deepnet.training.precision import resolve_precision
@@ -79,7 +80,7 @@ def inspect_recipe(
     recipe: Recipe, *, device: str = "auto", cache: Path = CACHE, report: Report | None = None
 ) -> Inspection:
     """Prepare the data, build the model and compute one micro-batch; writes nothing but the preparation."""
-    place = choose_device(device)
+    recipe, place = settle_ends(recipe), choose_device(device)
     data = prepare_data(recipe, cache=cache, report=report)
     model = build_model(recipe, data.tokenizers)
     initialization = initialization_report(model)

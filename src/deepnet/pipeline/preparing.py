@@ -82,6 +82,7 @@ def build_model(recipe: Recipe, tokenizers: Tokenizers) -> Transformer:
     return Transformer(
         sized_model(recipe.model, tokenizers),
         recipe.residual_scheme(),
+        ends=recipe.ends,
         optimizer_family=optimizer_family(recipe.optimizer.name),
     )
 

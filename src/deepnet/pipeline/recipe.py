@@ -16,9 +16,15 @@ from deepnet.probes.config import ProbeConfig
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import load_scheme, scheme_class
-from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.config import (
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    optimizer_family,
+)
 from deepnet.training.guard import GuardConfig
-from deepnet.transformer.models import TransformerConfig
+from deepnet.transformer.ends import EndsConfig, choose_ends
+from deepnet.transformer.models import STACKS, TransformerConfig, stack_context
 
 _PAIR_KEYS = {
     "cleaning": ("max_ratio",),
@@ -26,6 +32,8 @@ _PAIR_KEYS = {
     "model": ("source_vocab_size",),
 }
 _WARMUP = ("warmup_steps", "warmup_init_lr")
+ENDS_BEFORE = {"embedding_lr_multiplier": 1.0}
+"""What says that embeddings are trained as before there was a choice, under every scheme."""
 _PAIR_SECTIONS = ("validation", "decoding")
 """What has no effect on one text."""
 
@@ -60,6 +68,8 @@ class Recipe(Section):
     """The shape of the model."""
     scheme: dict[str, Any] = Field(default_factory=lambda: {"name": "deepnorm"})
     """The residual scheme: its name, and its own options beside it."""
+    ends: EndsConfig = EndsConfig()
+    """Embeddings and vocabulary: how their rows are held, drawn and trained."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """What turns gradients into updates."""
     schedule: ScheduleConfig = ScheduleConfig()
@@ -170,19 +180,31 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
 def parse_recipe(data: dict[str, Any]) -> Recipe:
     """Check a nested mapping as a recipe; raises ConfigError with a line per wrong key."""
     recipe = build(Recipe, data)
-    recipe.residual_scheme()
+    _check_ends(recipe)
     return recipe
+
+
+def _check_ends(recipe: Recipe) -> None:
+    """Raise ConfigError where [ends] contradicts the scheme, or has no effect."""
+    scheme, family = recipe.residual_scheme(), optimizer_family(recipe.optimizer.name)
+    layers = {"encoder": recipe.model.encoder_layers, "decoder": recipe.model.decoder_layers}
+    if recipe.ends != EndsConfig() and recipe.model.architecture in scheme.architectures:
+        for stack in (name for name in STACKS if layers[name]):
+            context = stack_context(recipe.model, stack, optimizer_family=family)
+            choose_ends(scheme.stack(context).ends, recipe.ends, context)
 
 
 def _recorded(run: Path) -> dict[str, Any]:
     """Return the recipe of a run folder, without what has its default: a key that is there counts as asked for.
 
-    The warm-up is kept: without it a scheme would choose one.
+    The warm-up is kept: without it a scheme would choose one. A run from before there was a choice of ends had the
+    scheme's.
     """
     recorded = RunFolder.open(run).read_recipe().get("recipe", {})
     warmup = {key: recorded["schedule"][key] for key in _WARMUP if "schedule" in recorded}
     given = _given(Recipe, recorded)
-    return {**given, "schedule": {**given.get("schedule", {}), **warmup}}
+    ends = given.get("ends", {}) if "ends" in recorded else ENDS_BEFORE
+    return {**given, "ends": ends, "schedule": {**given.get("schedule", {}), **warmup}}
 
 
 def _given(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
 from deepnet.pipeline.probing import make_recorder, probe_batch
 from deepnet.pipeline.recipe import Recipe
+from deepnet.pipeline.settling import resume_ends, settle_ends
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
@@ -83,6 +84,8 @@ def run_recipe(
             RunFolder.check_free(out)
         if start_from and not resume:
             recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
+        if not resume:
+            recipe = settle_ends(recipe, start_from=start_from)
         data = _prepare(recipe, ranks, cache, report)
         _check_held_out(recipe, data)
         model = build_model(recipe, data.tokenizers)
@@ -123,13 +126,15 @@ def _check_held_out(recipe: Recipe, data: PreparedData) -> None:
 def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str | None]:
     """Return the recipe of a resumed run, and whose weights it starts from where it has not saved its own yet.
 
-    A fine-tuned run keeps the vocabulary it took over. Raises ConfigError for a recipe that would go on with another.
+    A fine-tuned run keeps the vocabulary it took over, and any run the ends it was settled with. Raises ConfigError
+    for a recipe that would go on with another.
     """
     saved = run.read_recipe()
     start_from: str | None = saved.get("start_from")
     if start_from:
         vocabulary = build(TokenizerConfig, saved["recipe"]["tokenizer"], where="tokenizer")
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
+    recipe = resume_ends(recipe, saved["recipe"])
     check_resumable(
         _fixed_settings(saved["recipe"]), _fixed_settings(recipe.model_dump(mode="json"))
     )
@@ -178,7 +183,9 @@ def _function(model: Transformer) -> dict[str, Any]:
     alphas = {
         str(n): plan.skip.value for n, plan in enumerate(plans) if isinstance(plan.skip, Constant)
     }
-    return {"model": shape, "scheme": {**describe_scheme(model.scheme), "skip": alphas}}
+    unit_rows = {stack.name: stack.plan.ends.unit_rows for stack in model.stacks()}
+    scheme = {**describe_scheme(model.scheme), "skip": alphas}
+    return {"model": shape, "scheme": scheme, "unit_rows": unit_rows}
 
 
 @contextmanager
@@ -268,9 +275,12 @@ def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:
 
 
 def _fixed_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a resumed run must not change besides the sections of training, from a dumped recipe."""
-    sections = ("data", "cleaning", "tokenizer", "batching", "model", "scheme")
-    return {name: recipe[name] for name in sections}
+    """Return what a resumed run must not change besides the sections of training, from a dumped recipe.
+
+    Runs from before there was a choice of ends have none.
+    """
+    sections = ("data", "cleaning", "tokenizer", "batching", "model", "scheme", "ends")
+    return {name: recipe.get(name, {}) for name in sections}
 
 
 def _say_nothing(message: str) -> None:

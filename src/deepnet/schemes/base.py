@@ -27,6 +27,8 @@ Role = Literal[
 OptimizerFamily = Literal["sgd", "adam", "lamb"]
 InitKind = Literal["xavier_normal", "xavier_uniform", "normal", "uniform", "constant"]
 
+EndsKey = Literal["rows", "std", "lr", "weight_decay"]
+
 ALL_ARCHITECTURES: tuple[Architecture, ...] = ("encoder_decoder", "encoder_only", "decoder_only")
 
 
@@ -173,6 +175,8 @@ class Ends:
     init: Mapping[Role, Init] = field(default_factory=dict)
     policy: Mapping[Role, Policy] = field(default_factory=dict)
     extra: "Mapping[str, Callable[[], nn.Module]]" = field(default_factory=dict)
+    fixes: tuple[EndsKey, ...] = ()
+    """What of the embeddings and the vocabulary projection is part of the scheme and cannot be chosen beside it."""
 
 
 @runtime_checkable

@@ -88,4 +88,5 @@ class Scheme(ResidualScheme):
             logit_scale=Constant(1.0 / width),
             init=dict.fromkeys(roles, Init("normal", self.base_std)),
             policy=dict.fromkeys((*roles, *_SMALL), policy),
+            fixes=("rows", "std", "lr", "weight_decay"),
         )

@@ -72,13 +72,15 @@ class Scheme(ResidualScheme):
     def ends(self, context: StackContext) -> Ends:
         """Return ends with a trained shift, on an encoder also a trained scale, and no norm."""
         draws = embedding_init(context)
-        if context.tie_embeddings == "none":
+        untied = context.tie_embeddings == "none"
+        if untied:
             draws["vocabulary"] = _ZERO
         return Ends(
             exit_shift=0.0,
             exit_scale=Learned(init=1.0) if context.stack == "encoder" else ONE,
             init=draws,
             policy=self._policy,
+            fixes=("rows", "std") if untied else (),
         )
 
     @property

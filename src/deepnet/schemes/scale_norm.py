@@ -50,9 +50,10 @@ class Scheme(ResidualScheme):
     def ends(self, context: StackContext) -> Ends:
         """Return ends with a final norm and, under FixNorm, unit rows."""
         draws = embedding_init(context)
-        if self.fix_norm:
-            draws["embedding"] = draws["vocabulary"] = Init("uniform", 0.01)
-        return Ends(final=Norm(ScaleNorm), unit_rows=self.fix_norm, init=draws)
+        if not self.fix_norm:
+            return Ends(final=Norm(ScaleNorm), init=draws)
+        draws["embedding"] = draws["vocabulary"] = Init("uniform", 0.01)
+        return Ends(final=Norm(ScaleNorm), unit_rows=True, init=draws, fixes=("rows", "std"))
 
 
 class ScaleNorm(nn.Module):

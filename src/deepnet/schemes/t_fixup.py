@@ -49,7 +49,7 @@ class Scheme(ResidualScheme):
         draws["embedding"] = scaled
         if context.tie_embeddings != "none":
             draws["vocabulary"] = scaled
-        return Ends(init=draws)
+        return Ends(init=draws, fixes=("rows", "std"))
 
 
 def _factor(context: StackContext) -> float:

@@ -1,6 +1,7 @@
 """The three architectures: encoder-decoder, encoder-only and decoder-only, any scheme, any depth."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ from deepnet.schemes.base import (
 )
 from deepnet.transformer.cache import DecoderCache, LayerCache
 from deepnet.transformer.embeddings import TokenEmbedding, VocabularyProjection
+from deepnet.transformer.ends import EndsConfig, choose_ends
 from deepnet.transformer.feed_forward import Activation
 from deepnet.transformer.initialize import RoleWeight, initialize, role_weights
 from deepnet.transformer.layers import Inputs, LayerShape
@@ -29,6 +31,7 @@ from deepnet.transformer.stacks import Stack
 from deepnet.transformer.stepping import Stepped
 
 Count = Annotated[int, Field(ge=1)]
+STACKS: tuple[StackName, ...] = ("encoder", "decoder")
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -88,14 +91,21 @@ class TransformerConfig(Section):
         return self
 
 
+_SCHEMES_OWN = EndsConfig()
+
+
 class Transformer(Stepped):
-    """A Transformer built from a scheme's plan and initialised by role from torch's global generator."""
+    """A Transformer built from a scheme's plan and initialised by role from torch's global generator.
+
+    `ends` says how embeddings and the vocabulary projection are held, drawn and trained where not as the scheme has it.
+    """
 
     def __init__(
         self,
         config: TransformerConfig,
         scheme: ResidualScheme,
         *,
+        ends: EndsConfig = _SCHEMES_OWN,
         optimizer_family: OptimizerFamily = "adam",
     ) -> None:
         super().__init__()
@@ -109,6 +119,7 @@ class Transformer(Stepped):
             )
         self.config = config
         self.scheme = scheme
+        self.ends = ends
         self.optimizer_family = optimizer_family
         self.count_updates()
         self.encoder = self._stack("encoder") if config.encoder_layers else None
@@ -209,15 +220,11 @@ class Transformer(Stepped):
 
     def _stack(self, name: StackName) -> Stack:
         config = self.config
-        context = StackContext(
-            stack=name,
-            optimizer_family=self.optimizer_family,
-            make_norm=norm_factory(config.norm, eps=config.norm_eps),
-            **config.model_dump(include=_CONTEXT_FIELDS),
-        )
+        context = stack_context(config, name, optimizer_family=self.optimizer_family)
         shape = LayerShape(**config.model_dump(include=set(LayerShape._fields)))
+        plan = self.scheme.stack(context)
         return Stack(
-            self.scheme.stack(context),
+            replace(plan, ends=choose_ends(plan.ends, self.ends, context)),
             context,
             shape=shape,
             positions=config.positions,
@@ -252,6 +259,18 @@ class Transformer(Stepped):
             self.target_embedding, tied=config.tie_embeddings != "none"
         )
         self.logit_scale = end_scale(plans[-1].logit_scale, config.vocab_size - 1)
+
+
+def stack_context(
+    config: TransformerConfig, stack: StackName, *, optimizer_family: OptimizerFamily
+) -> StackContext:
+    """Return what a scheme may know of a stack of that shape."""
+    return StackContext(
+        stack=stack,
+        optimizer_family=optimizer_family,
+        make_norm=norm_factory(config.norm, eps=config.norm_eps),
+        **config.model_dump(include=_CONTEXT_FIELDS),
+    )
 
 
 _CONTEXT_FIELDS = {
