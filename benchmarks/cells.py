@@ -5,7 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Protocol
+
+from deepnet.errors import DivergenceError
+from deepnet.pipeline.recipe import Recipe
+from deepnet.pipeline.run import run_recipe
+from deepnet.record import read_jsonl, write_json
 
 
 def run_cells(
@@ -28,6 +35,36 @@ def run_cells(
     with ThreadPoolExecutor(processes) as pool:
         for name, code in zip(left, pool.map(start, left), strict=True):
             print(f"{name}: {'done' if code == 0 else f'exit code {code}'}", flush=True)
+
+
+class TrainedCell(Protocol):
+    """A cell that trains a recipe; a dataclass."""
+
+    @property
+    def name(self) -> str:
+        """The name of the cell's folder."""
+
+    def recipe(self) -> Recipe:
+        """The recipe with what is this cell's."""
+
+
+def train_cell(cell: Any, out: Path) -> None:
+    """Train one cell, from its last checkpoint where there is one; write what became of it unless it was stopped."""
+    trained: TrainedCell = cell
+    run = out / trained.name
+    try:
+        resume = (run / "recipe.json").exists()
+        finished = run_recipe(trained.recipe(), out=run, resume=resume, score=False)
+        if finished.training.stopped == "interrupted":
+            raise SystemExit(f"{trained.name} was interrupted; run again to go on with it")
+        stopped = ""
+    except DivergenceError as error:
+        stopped = str(error)
+    records = read_jsonl(run / "metrics.jsonl")
+    losses = {r["step"]: r["validation_loss"] for r in records if "validation_loss" in r}
+    write_json(
+        result_path(out, trained.name), {**asdict(cell), "losses": losses, "stopped": stopped}
+    )
 
 
 def result_path(out: Path, name: str) -> Path:

@@ -73,6 +73,7 @@ class Run:
             f"training.max_steps={self.steps}",
             f"schedule.decay_steps={self.steps}",
             "training.save_every=50",
+            "ends.embedding_lr_multiplier=1.0",  # as when its thresholds were settled
             *self.settings,
         ]
 

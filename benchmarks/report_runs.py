@@ -18,6 +18,7 @@ from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import load_recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import write_json
+from scheme_grid import SCHEMES_OWN_ENDS
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "report"
 KEPT = ("recipe.json", "environment.json", "metrics.jsonl", "incidents.jsonl", "bundle/config.json")
@@ -50,7 +51,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
 def run_one(name: str, out: Path) -> None:
     """Train one run; the translators of 18 layers also translate the test part."""
     finished = run_recipe(
-        load_recipe(RECIPE, OVERRIDES[name]), out=out / name, score=name in SCHEMES
+        load_recipe(RECIPE, [SCHEMES_OWN_ENDS, *OVERRIDES[name]]), out=out / name, score=name in SCHEMES
     )
     write_json(result_path(out, name), {"stopped": finished.training.stopped})
 

@@ -19,19 +19,17 @@ import json
 import math
 import statistics
 from collections import Counter
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from cells import result_path, run_cells
-from deepnet.errors import DivergenceError
+from cells import result_path, run_cells, train_cell
 from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
-from deepnet.pipeline.run import run_recipe
-from deepnet.record import read_jsonl, write_json
+from deepnet.record import write_json
 from deepnet.schemes.catalogue import scheme_table
 from measuring import commit, device, versions
 
@@ -67,6 +65,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "completep": ("optimizer.eps=1e-12",),
 }
 """What a scheme needs here that its defaults or the grid's do not give."""
+SCHEMES_OWN_ENDS = "ends.embedding_lr_multiplier=1.0"
+"""The grid compares the schemes as their sources have them; benchmarks/ends.py has the other ends beside them."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Cell:
     def recipe(self) -> Recipe:
         """Return the grid's recipe with what is this cell's."""
         own = OWN_RATES[self.scheme] if self.rate == "own" else ()
-        settings = (f"scheme.name={self.scheme}", f"training.seed={self.seed}")
+        settings = (f"scheme.name={self.scheme}", f"training.seed={self.seed}", SCHEMES_OWN_ENDS)
         return load_recipe(RECIPES[self.task], [*settings, *OPTIONS.get(self.scheme, ()), *own])
 
 
@@ -100,22 +100,6 @@ def all_cells() -> list[Cell]:
     rates += [("translation", scheme, "own") for scheme in translators if scheme in OWN_RATES]
     rates += [("next_token", scheme, "own") for scheme in decoders if scheme in OWN_RATES]
     return [Cell(*rate, seed) for seed in SEEDS for rate in rates]
-
-
-def run_cell(cell: Cell, out: Path) -> None:
-    """Train one cell, from its last checkpoint where there is one; write what became of it unless it was stopped."""
-    run = out / cell.name
-    try:
-        resume = (run / "recipe.json").exists()
-        finished = run_recipe(cell.recipe(), out=run, resume=resume, score=False)
-        if finished.training.stopped == "interrupted":
-            raise SystemExit(f"{cell.name} was interrupted; run the grid again to go on with it")
-        stopped = ""
-    except DivergenceError as error:
-        stopped = str(error)
-    records = read_jsonl(run / "metrics.jsonl")
-    losses = {r["step"]: r["validation_loss"] for r in records if "validation_loss" in r}
-    write_json(result_path(out, cell.name), {**asdict(cell), "losses": losses, "stopped": stopped})
 
 
 def word_entropy(recipe: Recipe) -> tuple[float, float]:
@@ -247,7 +231,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.cell:
         task, scheme, rate, seed = options.cell
-        run_cell(Cell(task, scheme, rate, int(seed)), options.out)
+        train_cell(Cell(task, scheme, rate, int(seed)), options.out)
     elif options.render:
         render(options.out)
     else:

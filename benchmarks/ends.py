@@ -1,0 +1,310 @@
+"""The ends apart: what holds a deep model back at its embedding and vocabulary, by how much, and for how long.
+
+    DEEPNET_DATA=FOLDER python benchmarks/ends.py --out runs/ends
+    python benchmarks/ends.py --out runs/ends --groups mechanism schemes
+    python benchmarks/ends.py --out runs/ends --render
+
+Groups of cells on Multi30k by the recipe of the grid of schemes (300 updates unless said):
+
+    mechanism  one thing at a time: a row's rate, its length, its draw, the logits' scale; one end at a time; and the
+               cheap rival, a higher rate for everything
+    factor     learning-rate multipliers 1 to 300 over depth, width, rate, batch and vocabulary
+    optimizers the same under AdamW, SGD and LAMB
+    duration   300, 1,200 and 4,800 updates
+    schemes    every scheme of the grid with the ends it had and the default of today
+    one_text   next token and masked tokens, the ends they had and the default
+
+Each variant is compared with `old` of the same setting at the same seed; the interval is Student's, 95%, over the
+differences. Seeds, data and most settings were not used to find the rule: that was done on tatoeba-en-de, seed 1.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from cells import result_path, run_cells, train_cell
+from deepnet.pipeline.preparing import prepare_data
+from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.record import write_json
+from deepnet.schemes.catalogue import scheme_table
+from measuring import commit, device, versions
+from scheme_grid import OPTIONS
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "results" / "ends"
+SEEDS = (11, 12, 13)
+STUDENT = {2: 12.706, 3: 4.303}
+"""The 97.5% point of Student's t for that many differences."""
+OLD = "ends.embedding_lr_multiplier=1.0"
+
+
+def rate(multiplier: float) -> tuple[str, ...]:
+    """Return the settings of an embedding that learns so many times as fast."""
+    return (f"ends.embedding_lr_multiplier={float(multiplier)}",)
+
+
+def apart(**options: float) -> tuple[str, ...]:
+    """Return the settings of DeepNorm with ends that only this study has."""
+    named = [f"scheme.{name}={float(value)}" for name, value in options.items()]
+    return ("scheme.name=ends_schemes:DeepNorm", OLD, *named)
+
+
+UNTIED = "model.tie_embeddings=none"
+MECHANISM: dict[str, tuple[str, ...]] = {
+    "old": (OLD,),
+    "rate x30": rate(30),
+    "rate x100": rate(100),
+    "draw / 30, multiplied back at both ends": apart(smaller=30, enters=30, leaves=30),
+    "draw / 30, multiplied back where it enters": apart(smaller=30, enters=30),
+    "draw / 30, multiplied back where it leaves": apart(smaller=30, leaves=30),
+    "unit rows, the old draw": ("ends.rows=unit", "ends.embedding_std=0.1443375673"),
+    "unit rows, FixNorm's draw": ("ends.rows=unit",),
+    "unit rows, the old draw, rate x30": (
+        "ends.rows=unit",
+        "ends.embedding_std=0.1443375673",
+        *rate(30),
+    ),
+    "every rate x3": (OLD, "optimizer.lr=3e-3"),
+    "every rate x10": (OLD, "optimizer.lr=1e-2"),
+    "untied": (OLD, UNTIED),
+    "untied, rate x30 where it enters": (
+        UNTIED,
+        *rate(30),
+        "ends.vocabulary_lr_multiplier=1.0",
+    ),
+    "untied, rate x30 where it leaves": (UNTIED, OLD, "ends.vocabulary_lr_multiplier=30.0"),
+    "untied, rate x30 at both ends": (UNTIED, *rate(30)),
+}
+
+
+def layers(number: int) -> tuple[str, ...]:
+    """Return the settings of so many layers a side."""
+    return (f"model.encoder_layers={number}", f"model.decoder_layers={number}")
+
+
+def width(d_model: int) -> tuple[str, ...]:
+    """Return the settings of a width."""
+    return (f"model.d_model={d_model}", f"model.ffn_dim={d_model * 8 // 3}")
+
+
+def updates(number: int) -> tuple[str, ...]:
+    """Return the settings of a run of so many updates."""
+    return (f"training.max_steps={number}", f"schedule.decay_steps={number}")
+
+
+FACTOR_SETTINGS: dict[str, tuple[str, ...]] = {
+    "6 + 6 layers": layers(6),
+    "18 + 18 layers": (),
+    "50 + 50 layers": layers(50),
+    "100 + 100 layers": layers(100),
+    "width 96, 6 + 6": (*layers(6), *width(96)),
+    "width 256, 6 + 6": (*layers(6), *width(256)),
+    "rate 3e-4, 6 + 6": (*layers(6), "optimizer.lr=3e-4"),
+    "rate 3e-3, 6 + 6": (*layers(6), "optimizer.lr=3e-3"),
+    "batch 256, 6 + 6": (*layers(6), "batching.max_tokens=256"),
+    "batch 4,096, 6 + 6": (*layers(6), "batching.max_tokens=4096"),
+    "vocabulary 1,000, 6 + 6": (*layers(6), "tokenizer.vocab_size=1000"),
+    "vocabulary 8,000, 6 + 6": (*layers(6), "tokenizer.vocab_size=8000"),
+}
+MULTIPLIERS = (1, 3, 10, 30, 100, 300)
+OPTIMIZERS: dict[str, tuple[str, ...]] = {
+    "adamw": ("optimizer.name=adamw", "optimizer.weight_decay=0.1"),
+    "sgd": ("optimizer.name=sgd", "optimizer.lr=0.3", "optimizer.momentum=0.9"),
+    "lamb": ("optimizer.name=lamb", "optimizer.lr=5e-3"),
+}
+DURATIONS = (300, 1200, 4800)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run: a variant of the ends in a setting, at a seed."""
+
+    group: str
+    setting: str
+    variant: str
+    seed: int
+    settings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the cell's folder."""
+        words = f"{self.group} {self.setting} {self.variant} seed{self.seed}"
+        return "".join(c if c.isalnum() or c in ".-" else "_" for c in words)
+
+    def recipe(self) -> Recipe:
+        """Return the grid's recipe with what is this cell's, its own scheme's needs included."""
+        seed = f"training.seed={self.seed}"
+        return load_recipe(_recipe(self), [f"scheme.name={_scheme(self)}", *self.settings, seed])
+
+
+def _recipe(cell: Cell) -> Path:
+    one_text = cell.group == "one_text"
+    return HERE / ("scheme_grid_next_token.toml" if one_text else "scheme_grid.toml")
+
+
+def _scheme(cell: Cell) -> str:
+    return cell.setting if cell.group == "schemes" else "deepnorm"
+
+
+def cells_of(
+    group: str, rows: dict[str, tuple[str, ...]], columns: dict[str, tuple[str, ...]]
+) -> list[Cell]:
+    """Return every variant in every setting, one seed of all first."""
+    return [
+        Cell(group, setting, variant, seed, (*rows[setting], *columns[variant]))
+        for seed, setting, variant in product(SEEDS, rows, columns)
+    ]
+
+
+def all_cells() -> list[Cell]:
+    """Return every cell of every group."""
+    translators = [
+        row["name"] for row in scheme_table() if "encoder_decoder" in row["architectures"]
+    ]
+    by_rate = {f"rate x{n}": rate(n) if n > 1 else (OLD,) for n in MULTIPLIERS}
+    by_rate = {"old": by_rate.pop("rate x1"), **by_rate}
+    few = {name: by_rate[name] for name in ("old", "rate x10", "rate x30", "rate x100")}
+    default = {"old": (OLD,), "default": ()}
+    lengths = {f"{n:,} updates": updates(n) for n in DURATIONS}
+    masked = ("model.architecture=encoder_only", *_sides(18, 0))
+    return [
+        *cells_of("mechanism", {"18 + 18 layers": ()}, MECHANISM),
+        *cells_of("factor", FACTOR_SETTINGS, by_rate),
+        *cells_of("optimizers", OPTIMIZERS, few),
+        *cells_of("duration", lengths, {**few, "unit rows": ("ends.rows=unit",)}),
+        *cells_of("schemes", {name: OPTIONS.get(name, ()) for name in translators}, default),
+        *cells_of("one_text", {"next token": (), "masked tokens": masked}, default),
+    ]
+
+
+def _sides(encoder_layers: int, decoder_layers: int) -> tuple[str, ...]:
+    return (
+        f"model.encoder_layers={encoder_layers}",
+        f"model.decoder_layers={decoder_layers}",
+    )
+
+
+# The tables and the pictures ----------------------------------------------------------------------------------------
+
+
+def render(out: Path) -> None:
+    """Write the tables, the pictures and the losses of all finished cells into results/."""
+    cells = all_cells()
+    found = [json.loads(p.read_text()) for c in cells if (p := result_path(out, c.name)).exists()]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    about = {"device": device(), "versions": versions(), "commit": commit()}
+    write_json(RESULTS / "metrics.json", {**about, "cells": found})
+    parts = [f"# {len(found)} of {len(cells)} cells are finished\n"]
+    for group in dict.fromkeys(cell.group for cell in cells):
+        results = [result for result in found if result["group"] == group]
+        if results:
+            parts.append(table(group, results))
+            draw(results, RESULTS / f"{group}.png")
+    (RESULTS / "table.md").write_text("\n".join(parts))
+
+
+def table(group: str, results: list[dict[str, Any]]) -> str:
+    """Return the last validation loss of each variant and its paired difference from `old`."""
+    lines = [
+        f"## {group.replace('_', ' ').capitalize()}",
+        "",
+        "Last validation loss, nats per target token; less `old` at the same seed, with a 95% interval.",
+        "",
+        "| setting | variant | seeds | loss | less old | interval |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for (setting, variant), losses in _by_variant(results).items():
+        shown = statistics.mean(losses.values())
+        old = _by_variant(results).get((setting, "old"), {})
+        differences = [losses[seed] - old[seed] for seed in losses.keys() & old.keys()]
+        row = [setting, variant, str(len(losses)), f"{shown:.3f}", *compared(differences)]
+        lines.append(f"| {' | '.join(row if variant != 'old' else [*row[:4], '', ''])} |")
+    return "\n".join(lines) + "\n"
+
+
+def compared(differences: list[float]) -> tuple[str, str]:
+    """Return the mean of paired differences and Student's 95% interval, where there are enough."""
+    if not differences:
+        return "", ""
+    mean = statistics.mean(differences)
+    if len(differences) not in STUDENT or not all(map(math.isfinite, differences)):
+        return f"{mean:+.3f}", ""
+    half = STUDENT[len(differences)] * statistics.stdev(differences) / len(differences) ** 0.5
+    return f"{mean:+.3f}", f"{mean - half:+.3f} to {mean + half:+.3f}"
+
+
+def _by_variant(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:
+    """Return the last losses by seed of each variant of each setting; infinity for a run that diverged."""
+    losses: dict[tuple[str, str], dict[int, float]] = {}
+    for result in results:
+        last = list(result["losses"].values())[-1:]
+        value = last[0] if last and not result["stopped"] else math.inf
+        losses.setdefault((result["setting"], result["variant"]), {})[result["seed"]] = value
+    return losses
+
+
+def draw(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw every cell's last loss as a dot, a line of dots per setting and variant."""
+    rows = _by_variant(results)
+    figure = Figure(figsize=(8, 0.26 * len(rows) + 1.2), layout="constrained")
+    axes = figure.add_subplot()
+    for place, ((_, variant), losses) in enumerate(rows.items()):
+        finite = [loss for loss in losses.values() if math.isfinite(loss)]
+        colour = "#D55E00" if variant == "old" else "#0072B2"
+        axes.plot(finite, [place] * len(finite), "o", color=colour, alpha=0.7)
+    axes.set_yticks(range(len(rows)), [f"{setting}: {variant}" for setting, variant in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("last validation loss, nats per target token")
+    axes.grid(alpha=0.3)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=120)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--groups", nargs="*", help="only these")
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    parser.add_argument("--cell", help="one cell, by its name")
+    parser.add_argument(
+        "--render", action="store_true", help="write results/ from what is finished"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    options.out.mkdir(parents=True, exist_ok=True)
+    cells = {cell.name: cell for cell in all_cells()}
+    if options.cell:
+        train_cell(cells[options.cell], options.out)
+    elif options.render:
+        render(options.out)
+    else:
+        chosen = [
+            cell
+            for cell in cells.values()
+            if cell.seed in options.seeds and (not options.groups or cell.group in options.groups)
+        ]
+        for recipe in {cell.recipe().tokenizer: cell.recipe() for cell in chosen}.values():
+            prepare_data(recipe, report=print)
+        run_cells(
+            [cell.name for cell in chosen],
+            out=options.out,
+            processes=options.processes,
+            arguments=lambda name: ("--cell", name),
+        )
+
+
+if __name__ == "__main__":
+    main()
