@@ -63,7 +63,9 @@ def recipe_page() -> str:
     parts += [
         "## What may change on `--resume`",
         f"{changeable}. Also the sections `guard`, `probes`, `validation` and `decoding`. Anything else is refused: it "
-        "would change what an update computes.",
+        "would change what an update computes. So would another `training.max_steps`, `training.max_epochs` or "
+        "`training.max_minutes` where `schedule.name` is linear or cosine without `decay_steps`: the learning rate "
+        "falls towards the end of the run.",
     ]
     return "\n\n".join(parts) + "\n"
 

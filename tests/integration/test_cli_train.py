@@ -286,6 +286,38 @@ def test_a_dry_run_for_people(cli, corpus, cache):
         assert word in result.out
 
 
+def test_a_dry_run_says_what_ends_the_run(cli, corpus, cache):
+    def look(*options):
+        command = ["train", corpus / "recipe.toml", *options, "--dry-run", "--cache", cache]
+        return cli(*command), json.loads(cli(*command, "--json").out)
+
+    shown, found = look(
+        "schedule.name=linear",
+        "training.max_steps=0",
+        "training.max_epochs=3",
+        "training.max_minutes=5",
+    )
+    updates = 3 * found["update"]["per_epoch"]
+    assert found["end"] == {
+        "limits": {"training.max_epochs": 3, "training.max_minutes": 5},
+        "updates": updates,
+        "anneals": True,
+    }
+    assert (
+        "the run ends at training.max_epochs = 3 or training.max_minutes = 5.0, whichever comes first; "
+        f"at most {updates} updates; the learning rate falls towards that end" in shown.out
+    )
+    found = look("training.max_steps=0", "training.max_minutes=5")[1]
+    assert (found["end"]["updates"], found["end"]["anneals"]) == (None, False)
+
+
+def test_a_dry_run_refuses_epochs_that_the_warmup_outlasts(cli, corpus, cache):
+    options = ["schedule.name=linear", "schedule.warmup_steps=4000", "training.max_epochs=1"]
+    result = cli("train", corpus / "recipe.toml", *options, "--dry-run", "--cache", cache)
+    assert result.code == 2
+    assert "falls towards training.max_epochs = 1, but these are" in result.err
+
+
 def test_prepare_counts_what_it_leaves_out(cli, corpus, cache):
     result = cli("prepare", corpus / "recipe.toml", "--json", "--cache", cache)
     assert result.code == 0

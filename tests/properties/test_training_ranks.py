@@ -98,6 +98,37 @@ def train_guarded(ranks, folder):
     )
 
 
+class Time:
+    """A clock that every update moves on by as many seconds as it is given."""
+
+    def __init__(self, takes):
+        self.now, self.takes = 0.0, takes
+
+    def __call__(self):
+        return self.now
+
+    def after_update(self, model, step):
+        self.now += self.takes
+
+
+def train_timed(ranks, folder):
+    """Train for 16 seconds of the writer's clock, an update a second; the clocks of the other ranks are faster."""
+    torch.manual_seed(0)
+    time = Time(takes=1.0 + 2.0 * ranks.rank)
+    train_loop(
+        nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 3)).double(),
+        loader=Dealt(ranks.rank, ranks.world_size),
+        loss=lambda module, batch: F.cross_entropy(module(batch.x), batch.y, reduction="sum"),
+        run=RunFolder(folder),
+        training=TrainingConfig(max_minutes=16 / 60, log_every=1),
+        optimizer=OptimizerConfig(lr=1e-2),
+        schedule=ScheduleConfig(name="linear", warmup_steps=4),
+        after_update=time.after_update,
+        ranks=ranks,
+        clock=time,
+    )
+
+
 def prepare(model):
     """Fill what is trained and what is saved with something else on every rank."""
     rank = float(os.environ.get("RANK", "0"))
@@ -147,6 +178,7 @@ def main(folder):
         train(ranks, folder, 7, resume=False)
         train(ranks, folder, 12, resume=True)
         train_guarded(ranks, folder.with_name("guarded_two"))
+        train_timed(ranks, folder.with_name("timed_two"))
     with joined_ranks(torch.device("cpu")) as ranks:
         gather_prepared(ranks, folder.with_name("prepared"))
         make_equal(ranks, folder.with_name("prepared"))
@@ -156,7 +188,7 @@ def main(folder):
 def runs(tmp_path_factory):
     """The folders that two processes wrote: "two" and "prepared"."""
     folder = tmp_path_factory.mktemp("ranks")
-    for name in ("one", "two", "guarded_one", "guarded_two", "prepared"):
+    for name in ("one", "two", "guarded_one", "guarded_two", "timed_one", "timed_two", "prepared"):
         RunFolder.create(folder / name, recipe={})
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     result = subprocess.run(
@@ -208,6 +240,16 @@ def test_all_ranks_go_back_together_when_one_of_them_meets_trouble(runs):
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
     for name, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][name], tensor, rtol=1e-12, atol=1e-14)
+
+
+def test_all_ranks_anneal_by_the_clock_of_the_writer(runs):
+    train_timed(Ranks(), runs / "timed_one")
+    one, two = (read_jsonl(runs / name / "metrics.jsonl") for name in ("timed_one", "timed_two"))
+    rates = [record["lr"] for record in two]
+    assert rates[4:] == pytest.approx([1e-2 * (16 - now) / 12 for now in range(4, 17)])
+    assert rates == [record["lr"] for record in one]
+    losses = [[record["loss"] for record in records] for records in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
 
 
 if __name__ == "__main__":

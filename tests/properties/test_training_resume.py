@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from deepnet.data.loader import Batch
@@ -40,8 +41,11 @@ def batches(number):
         yield Batch(ids, None, torch.cat([start, ids[:, :-1]], 1), ids, 15, 15)
 
 
-def train(folder, *, resume):
-    """Train a tiny BranchNorm translator with dropout whose growth ends in the middle of the run."""
+def train(folder, limit, *, resume):
+    """Train a tiny BranchNorm translator with dropout whose growth ends in the middle of the run.
+
+    Its rate falls towards the end of its epochs where these are its limit.
+    """
     torch.manual_seed(5)
     config = TransformerConfig(
         encoder_layers=2,
@@ -67,7 +71,7 @@ def train(folder, *, resume):
         loss=token_loss(label_smoothing=0.1),
         run=RunFolder.open(folder) if resume else RunFolder.create(folder, recipe={}),
         training=TrainingConfig(
-            max_steps=STEPS,
+            **limit,
             validate_every=7,
             save_every=2,
             log_every=1,
@@ -75,7 +79,9 @@ def train(folder, *, resume):
             clip_norm=1.0,
         ),
         optimizer=OptimizerConfig(lr=1e-2),
-        schedule=ScheduleConfig(warmup_steps=6),
+        schedule=ScheduleConfig(
+            name="cosine" if "max_epochs" in limit else "inverse_sqrt", warmup_steps=6
+        ),
         validate=validate,
         after_update=lambda model, step: model.advance(step),
         policies=parameter_policies(model),
@@ -83,13 +89,13 @@ def train(folder, *, resume):
     )
 
 
-def session(folder, *, resume, kill_at_rename=0, kill_after=0.0):
+def session(folder, limit, *, resume, kill_at_rename=0, kill_after=0.0):
     """Fork a process that trains; kill it at its n-th rename or after so many seconds; return True when it finished."""
     child = os.fork()
     if child == 0:
         if kill_at_rename:
             _kill_at_rename(folder, kill_at_rename)
-        train(folder, resume=resume)
+        train(folder, limit, resume=resume)
         os._exit(0)
     if kill_after:
         time.sleep(kill_after)
@@ -122,12 +128,12 @@ def outcome(folder):
     return {"records": records, "checkpoint": last.name, "tensors": tensors}
 
 
-def main(folder):
+def main(folder, limit):
     """Run once without a kill, then with kills before each of several renames, then with kills at random moments."""
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # torch.optim would import it in every fork
     start = time.monotonic()
-    assert session(folder / "whole", resume=False)
+    assert session(folder / "whole", limit, resume=False)
     seconds = time.monotonic() - start
     expected = outcome(folder / "whole")
     report = {"steps": len(expected["records"]), "kills": 0, "different": []}
@@ -138,18 +144,21 @@ def main(folder):
         run = folder / name.replace(" ", "_")
         resume = False
         for kill in kills:
-            report["kills"] += not session(run, resume=resume, **kill)
+            report["kills"] += not session(run, limit, resume=resume, **kill)
             resume = (run / "recipe.json").exists()
-        session(run, resume=resume)
+        session(run, limit, resume=resume)
         if outcome(run) != expected:
             report["different"].append(name)
     print(json.dumps(report))
 
 
-def test_killed_runs_end_as_uninterrupted_ones(tmp_path):
+@pytest.mark.parametrize(
+    ("limit", "steps"), [({"max_steps": STEPS}, STEPS), ({"max_epochs": 3}, 21)]
+)
+def test_killed_runs_end_as_uninterrupted_ones(tmp_path, limit, steps):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
+        [sys.executable, __file__, str(tmp_path), json.dumps(limit)],
         capture_output=True,
         text=True,
         env=environment,
@@ -158,10 +167,10 @@ def test_killed_runs_end_as_uninterrupted_ones(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout.splitlines()[-1])
-    assert report["steps"] == STEPS
+    assert report["steps"] == steps
     assert report["kills"] >= 6
     assert report["different"] == []
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

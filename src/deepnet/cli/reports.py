@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from deepnet.cli.output import Output
 
 if TYPE_CHECKING:
-    from deepnet.pipeline.inspecting import Inspection
+    from deepnet.pipeline.inspecting import EndReport, Inspection
     from deepnet.pipeline.run import FinishedRun
 
 
@@ -79,12 +79,22 @@ def show_inspection(output: Output, found: "Inspection") -> None:
         f"\nan update: {update.sentences:,} sentences, {update.source_tokens:,} source and "
         f"{update.target_tokens:,} target tokens on average; {update.per_epoch:,} updates per epoch"
     )
+    output.say(_describe_end(found.end))
     output.say(
         f"one forward and backward of the largest micro-batch ({step.sentences} sentences of up to "
         f"{step.source_length} and {step.target_length} tokens): {step.seconds:.2f} s on "
         f"{step.device} in {step.precision}, loss {step.loss:.3f}, peak memory "
         f"{step.peak_bytes / 2**20:,.0f} MiB"
     )
+
+
+def _describe_end(end: "EndReport") -> str:
+    """Return what ends a run, and whether its learning rate falls towards that."""
+    limits = " or ".join(f"{key} = {limit:,}" for key, limit in end.limits.items())
+    first = ", whichever comes first" if len(end.limits) > 1 else ""
+    updates = "" if end.updates is None else f"; at most {end.updates:,} updates"
+    falls = "; the learning rate falls towards that end" if end.anneals else ""
+    return f"the run ends at {limits}{first}{updates}{falls}"
 
 
 def show_coefficients(output: Output, found: dict[str, Any]) -> None:

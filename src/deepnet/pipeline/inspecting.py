@@ -21,6 +21,7 @@ from deepnet.schemes.coefficients import coefficients
 from deepnet.training.loss import token_loss
 from deepnet.training.precision import resolve_precision
 from deepnet.training.recompute import recomputed
+from deepnet.training.schedules import resolve_end
 from deepnet.transformer.counting import count_parameters
 from deepnet.transformer.initialize import RoleReport, initialization_report
 from deepnet.transformer.models import Transformer
@@ -38,6 +39,18 @@ class UpdateReport:
     source_tokens: float
     target_tokens: float
     per_epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndReport:
+    """What ends the run, besides training.patience."""
+
+    limits: dict[str, float]
+    """The limits that are set, by key; the first that is reached ends the run."""
+    updates: int | None
+    """Updates until the nearest of max_steps and max_epochs; None where there is only max_minutes."""
+    anneals: bool
+    """Whether the learning rate falls towards that end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +82,7 @@ class Inspection:
     initialization: list[RoleReport]
     """Expected and measured standard deviation per stack and role."""
     update: UpdateReport
+    end: EndReport
     step: StepReport
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +93,10 @@ class Inspection:
 def inspect_recipe(
     recipe: Recipe, *, device: str = "auto", cache: Path = CACHE, report: Report | None = None
 ) -> Inspection:
-    """Prepare the data, build the model and compute one micro-batch; writes nothing but the preparation."""
+    """Prepare the data, build the model and compute one micro-batch; writes nothing but the preparation.
+
+    Raises DeepNetError where a run would refuse the recipe or its text.
+    """
     recipe, place = settle_ends(recipe), choose_device(device)
     data = prepare_data(recipe, cache=cache, report=report)
     model = build_model(recipe, data.tokenizers)
@@ -95,6 +112,7 @@ def inspect_recipe(
         ),
         initialization=initialization,
         update=update,
+        end=_find_end(recipe, updates_per_epoch=update.per_epoch),
         step=_try_step(recipe, model, largest, place),
     )
 
@@ -114,6 +132,18 @@ def _look_at_updates(loader: UpdateLoader) -> tuple[UpdateReport, Batch]:
     assert largest is not None, "prepared data has at least one pair"
     means = {name: round(totals[name] / totals["updates"], 1) for name in _MEANS}
     return UpdateReport(**means, per_epoch=loader.updates_per_epoch(0)), largest
+
+
+def _find_end(recipe: Recipe, *, updates_per_epoch: int) -> EndReport:
+    training, schedule = recipe.training, recipe.schedule
+    resolve_end(schedule, training, updates_per_epoch=updates_per_epoch)
+    limits = {name: getattr(training, name) for name in ("max_steps", "max_epochs", "max_minutes")}
+    counts = (training.max_steps, training.max_epochs * updates_per_epoch)
+    return EndReport(
+        limits={f"training.{name}": limit for name, limit in limits.items() if limit},
+        updates=min((count for count in counts if count), default=None),
+        anneals=schedule.name in ("linear", "cosine") and not schedule.decay_steps,
+    )
 
 
 def _padded_tokens(batch: Batch) -> int:

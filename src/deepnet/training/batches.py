@@ -36,7 +36,10 @@ class Updates(Protocol):
         """Yield the updates of an epoch from the `start`-th on."""
 
     def updates_per_epoch(self, epoch: int) -> int:
-        """Return the number of updates of an epoch; it may be an estimate, as only the time left relies on it."""
+        """Return the number of updates of an epoch, always the same; it may be an estimate.
+
+        The time left relies on that of epoch 0, and so does a learning rate that falls towards training.max_epochs.
+        """
 
 
 @dataclass(frozen=True)

@@ -55,15 +55,18 @@ class ScheduleConfig(Section):
     """The learning rate at each update: a linear warm-up, then the named curve."""
 
     name: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
-    """inverse_sqrt: lr * sqrt(warmup_steps / step); linear and cosine: from lr to min_lr at decay_steps."""
+    """inverse_sqrt: lr * sqrt(warmup_steps / step); linear and cosine: from lr to min_lr at decay_steps,
+    without them at the end of the run."""
     warmup_steps: Count = 4000
-    """Updates of linear warm-up; 0 for none."""
+    """Updates of linear warm-up; 0 for none. A rate that falls towards max_epochs or max_minutes does so from half of
+    them on, even if the warm-up is not over."""
     warmup_init_lr: NotNegative = 1e-7
     """Learning rate of the first update of the warm-up."""
     min_lr: NotNegative = 0.0
     """Learning rate the curve ends at (linear, cosine) or does not fall below (inverse_sqrt)."""
     decay_steps: Count = 0
-    """Update at which linear and cosine reach min_lr, warm-up included; 0: training.max_steps."""
+    """Update at which linear and cosine reach min_lr, warm-up included; 0: at the end of the run, at the nearest of
+    training.max_steps, max_epochs and max_minutes, which a resumed run then cannot change."""
 
     @model_validator(mode="after")
     def _decay_after_warmup(self) -> Self:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from deepnet.training.checkpoint import (
     Trained,
     load_checkpoint,
     prune_checkpoints,
+    read_header,
     save_checkpoint,
 )
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -32,17 +34,13 @@ from deepnet.training.guard import Guard, GuardConfig, Verdict
 from deepnet.training.incidents import forget_incidents, forget_later, respond
 from deepnet.training.interruption import Interruption
 from deepnet.training.memory import memory_shortage_explained
-from deepnet.training.optimizers import (
-    PolicyRow,
-    applied_learning_rate,
-    build_optimizer,
-    plain_policies,
-    set_learning_rate,
-)
+from deepnet.training.optimizers import PolicyRow, build_optimizer, plain_policies
 from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.probing import Probes, Probing
+from deepnet.training.rate import set_rate
 from deepnet.training.recompute import recomputed
-from deepnet.training.schedules import learning_rate, lengthened_warmup, resolve_schedule
+from deepnet.training.resume import kept_annealing
+from deepnet.training.schedules import resolve_end
 from deepnet.training.session import (
     Prepare,
     Session,
@@ -55,6 +53,7 @@ from deepnet.training.session import (
 )
 from deepnet.training.signals import NormInputs, watched_parameters
 from deepnet.training.state import Outcome, TrainingState
+from deepnet.training.stopwatch import Clock, Stopwatch
 from deepnet.training.update import AfterUpdate, Loss, Updater
 
 
@@ -95,6 +94,7 @@ def train_loop(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     on_resume: Callable[[], None] | None = None,
+    clock: Clock = time.monotonic,
 ) -> TrainingResult:
     """Train any model on any updates with any loss until a limit is reached; the model is left as it was trained.
 
@@ -102,16 +102,19 @@ def train_loop(
     parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, `guard` what is done
     about trouble (default: warn, stop where nothing is finite), `probing` what is measured on the way, `settings`
     whatever else a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the
-    beginning where there is none, and calls `on_resume` on the writer once it is read. Raises DivergenceError where the
-    guard stops the run or a weight is not finite, CheckpointError when a checkpoint cannot be written or read,
-    ConfigError when settings contradict each other or the run that is resumed, DeepNetError when the memory does not
-    suffice.
+    beginning where there is none, and calls `on_resume` on the writer once it is read. `clock` measures
+    training.max_minutes. Raises DivergenceError where the guard stops the run or a weight is not finite,
+    CheckpointError when a checkpoint cannot be written or read, ConfigError when settings contradict each other or the
+    run that is resumed, DeepNetError when the memory does not suffice.
     """
     refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
     ranks = ranks or Ranks()
-    schedule = resolve_schedule(schedule, max_steps=training.max_steps)
+    updates_per_epoch = loader.updates_per_epoch(0)
+    schedule, annealing = resolve_end(schedule, training, updates_per_epoch=updates_per_epoch)
     precision = precision or resolve_precision(training.precision, device=ranks.device)
     earlier = earlier_checkpoints(run.checkpoints, resume=resume)
+    if earlier:
+        annealing = kept_annealing(annealing, schedule, read_header(earlier[-1])["settings"])
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
     norm_inputs = NormInputs(model)
     trained = Trained(
@@ -143,13 +146,18 @@ def train_loop(
         training=training,
         optimizer=optimizer,
         schedule=schedule,
+        annealing=annealing,
+        watch=Stopwatch(clock),
         ranks=ranks,
         run=run,
         probes=probes,
         sinks=sinks,
         on_incident=on_incident,
-        settings={**(settings or {}), **resolved_sections(training, optimizer, schedule)},
-        updates_per_epoch=loader.updates_per_epoch(0),
+        settings={
+            **(settings or {}),
+            **resolved_sections(training, optimizer, schedule, annealing),
+        },
+        updates_per_epoch=updates_per_epoch,
     )
     _begin(session, earlier, resume=resume, on_resume=on_resume)
     recompute = recomputed(blocks) if training.recompute else nullcontext()
@@ -172,6 +180,7 @@ def _begin(
     trained, run = session.trained, session.run
     if earlier:
         load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
+    session.watch.start(at=trained.state.seconds + trained.state.seconds_since)
     if resume and session.ranks.is_writer:
         forget_later(run, trained.state.step)
         forget_incidents(run, keep=trained.guard.memory.num_incidents)
@@ -187,28 +196,25 @@ def _loop(session: Session, signals: Interruption) -> str:
 
     An interruption saves and nothing else, so that the resumed run records and validates as if it had not happened.
     """
-    state, training = session.trained.state, session.training
-    started = time.monotonic()
-    seconds_of_earlier_sessions = state.seconds
+    state, training, watch = session.trained.state, session.training, session.watch
     positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
     stopped = state.finished(training)
     while not stopped:
-        before = time.monotonic()
+        began = watch.seconds()
         position = next(positions)
-        lr = _set_learning_rate(session)
         outcome = session.updater.run(
             position.update,
-            lr=lr,
+            set_rate=partial(set_rate, session),
             interrupted=signals.requested,
-            seconds=seconds_of_earlier_sessions + before - started,
+            seconds=began,
         )
         verdict = _verdict(session, outcome)
         if verdict and respond(session, verdict, position, outcome):
             positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
             stopped = state.finished(training)
         else:
-            state.count(position, outcome, seconds=time.monotonic() - before)
-            stopped = _after_update(session, outcome, lr)
+            state.count(position, outcome, seconds=watch.seconds() - began)
+            stopped = _after_update(session, outcome)
     return stopped
 
 
@@ -221,7 +227,7 @@ def _verdict(session: Session, outcome: Outcome) -> Verdict | None:
     return trained.guard.judge_model_update(step, moved)
 
 
-def _after_update(session: Session, outcome: Outcome, lr: float) -> str | None:
+def _after_update(session: Session, outcome: Outcome) -> str | None:
     """Record, validate and save what is due, and return what ends the run, if anything does.
 
     After an update that is no step nothing is due, as it was after the step before.
@@ -233,7 +239,7 @@ def _after_update(session: Session, outcome: Outcome, lr: float) -> str | None:
     def is_due(interval: int) -> bool:
         return is_end or (outcome.counts and interval > 0 and state.step % interval == 0)
 
-    record = _training_record(session, lr) if is_due(training.log_every) else {}
+    record = _training_record(session, outcome.signals.lr) if is_due(training.log_every) else {}
     is_best = False
     if session.validate and is_due(training.validate_every):
         figures, is_best = _validate(session, session.validate)
@@ -244,17 +250,6 @@ def _after_update(session: Session, outcome: Outcome, lr: float) -> str | None:
     if on_the_way or stopped:
         _save(session, on_the_way=on_the_way)
     return stopped
-
-
-def _set_learning_rate(session: Session) -> float:
-    """Set the rate of the coming update and return the one that takes effect."""
-    step, memory = session.trained.state.step, session.trained.guard.memory
-    schedules = (session.schedule, lengthened_warmup(session.schedule, memory.warmup_factor))
-    peak = session.optimizer.lr
-    lr = min(learning_rate(step, peak=peak, config=config) for config in schedules)
-    lr *= memory.lr_factor
-    set_learning_rate(session.trained.optimizer, lr)
-    return applied_learning_rate(session.optimizer, lr=lr, step=step)
 
 
 def _training_record(session: Session, lr: float) -> dict[str, Any]:
@@ -307,5 +302,6 @@ def _save(session: Session, *, on_the_way: bool) -> None:
     if state.best_step is not None:
         needed.add(state.best_step)
     if session.ranks.is_writer:
+        state.seconds_since = session.watch.seconds() - state.seconds
         save_checkpoint(folder, trained=session.trained, settings=session.settings)
         prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)

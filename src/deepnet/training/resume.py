@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from deepnet.errors import ConfigError
+from deepnet.training.config import ScheduleConfig
+from deepnet.training.schedules import Annealing
 
 CHANGEABLE = frozenset(
     f"training.{key}"
@@ -20,7 +22,23 @@ CHANGEABLE = frozenset(
         "log_every",
     )
 )
-"""The keys that change when a run ends, checks, saves or reports, but not what an update computes."""
+"""The keys that change when a run ends, checks, saves or reports, but not what an update computes.
+
+The limits do change it where the learning rate falls towards them.
+"""
+_LIMITS = frozenset({"training.max_steps", "training.max_epochs", "training.max_minutes"})
+_TOWARDS = "annealing.towards"
+
+
+def kept_annealing(
+    annealing: Annealing, schedule: ScheduleConfig, saved: Mapping[str, Any]
+) -> Annealing:
+    """Return what a resumed run falls towards besides decay_steps: nothing, where its saved settings have nothing.
+
+    So it was in earlier versions with max_steps and another limit: the curve ended at max_steps.
+    """
+    falls_by_steps = schedule.decay_steps and _TOWARDS not in _flat(saved)
+    return Annealing() if falls_by_steps else annealing
 
 
 def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -28,24 +46,34 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 
     Raises ConfigError that names each key which may not change, with both values.
     """
-    changed = list_changes(old, new, ignoring=CHANGEABLE)
+    falls = _TOWARDS in _flat(old) or _TOWARDS in _flat(new)
+    changeable = CHANGEABLE - _LIMITS if falls else CHANGEABLE
+    # what it falls towards follows from other keys, and is named only where none of them has changed
+    changed = list_changes(old, new, ignoring=changeable | {_TOWARDS}) or list_changes(
+        old, new, ignoring=changeable
+    )
     if changed:
         raise ConfigError(
             "a resumed run cannot change what it computes: "
             + "; ".join(changed)
             + f". Set it back, or start a new run from the saved model.{_schedule_hint(old, new)} What may change: "
-            + ", ".join(sorted(CHANGEABLE))
+            + ", ".join(sorted(changeable))
         )
 
 
 def _schedule_hint(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return what to do where a longer run would bend the schedule, which ends with the run unless told otherwise."""
+    if _TOWARDS in _flat(old):
+        return (
+            " A schedule without decay_steps ends with the run: leave training.max_steps, training.max_epochs and "
+            "training.max_minutes as they were."
+        )
     key = "schedule.decay_steps"
     before, after = _flat(old).get(key), _flat(new).get(key)
     if not before or before == after:
         return ""
     return (
-        f" A schedule without decay_steps ends at training.max_steps: set {key}={before} besides training.max_steps to "
+        f" A schedule without decay_steps ends with the run: set {key}={before} besides training.max_steps to "
         "keep its curve; the learning rate then stays at schedule.min_lr from there on."
     )
 

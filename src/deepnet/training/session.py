@@ -15,6 +15,8 @@ from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingCon
 from deepnet.training.distributed import Ranks
 from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.probing import Probes
+from deepnet.training.schedules import Annealing
+from deepnet.training.stopwatch import Stopwatch
 from deepnet.training.update import Updater
 
 Validate = Callable[[nn.Module, int], Mapping[str, float]]
@@ -36,6 +38,8 @@ class Session:
     training: TrainingConfig
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
+    annealing: Annealing
+    watch: Stopwatch
     ranks: Ranks
     run: RunFolder
     probes: Probes
@@ -78,8 +82,12 @@ def make_ready(model: nn.Module, *, ranks: Ranks, prepare: Prepare | None) -> No
 
 
 def resolved_sections(
-    training: TrainingConfig, optimizer: OptimizerConfig, schedule: ScheduleConfig
+    training: TrainingConfig,
+    optimizer: OptimizerConfig,
+    schedule: ScheduleConfig,
+    annealing: Annealing,
 ) -> dict[str, Any]:
     """Return the sections that a resumed run is compared with, as they stand in a checkpoint."""
     sections = {"training": training, "optimizer": optimizer, "schedule": schedule}
-    return {name: section.model_dump(mode="json") for name, section in sections.items()}
+    dumps = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    return dumps | ({"annealing": {"towards": annealing.keys}} if annealing.keys else {})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from deepnet.training.batches import Position
 from deepnet.training.config import TrainingConfig
 from deepnet.training.guard import Verdict
+from deepnet.training.schedules import Moment
 from deepnet.training.signals import Signals
 
 
@@ -76,7 +77,11 @@ class TrainingState:
     num_tokens: int = 0
     """Target tokens seen."""
     seconds: float = 0.0
-    """Wall clock of all sessions together."""
+    """Wall clock of all sessions together when the last update began."""
+    seconds_since: float = 0.0
+    """Wall clock from then until this was saved."""
+    warmed_up: Moment | None = None
+    """Where the run was when its warm-up was over; None before."""
     best: float | None = None
     """Best validation figure so far, of the metric that keep_best names."""
     best_step: int | None = None
@@ -128,13 +133,20 @@ class TrainingState:
         }
         return next((name for name, is_reached in reached.items() if is_reached), None)
 
+    def moment(self, *, seconds: float, updates_per_epoch: int) -> Moment:
+        """Return where the run is when the coming update begins at `seconds`."""
+        # epochs differ a little in length, and one that is longer must not seem to be over
+        part = min(1.0, self.update / updates_per_epoch)
+        return Moment(self.epoch + part, seconds)
+
     def progress(self, config: TrainingConfig, *, updates_per_epoch: int) -> float:
         """Return how much of the run is done, from 0 to 1, by the limit that is nearest."""
+        now = self.moment(seconds=self.seconds, updates_per_epoch=updates_per_epoch)
         parts = [0.0]
         if config.max_steps:
             parts.append(self.step / config.max_steps)
         if config.max_epochs:
-            parts.append((self.epoch + self.update / updates_per_epoch) / config.max_epochs)
+            parts.append(now.epochs / config.max_epochs)
         if config.max_minutes:
-            parts.append(self.seconds / 60 / config.max_minutes)
+            parts.append(now.seconds / 60 / config.max_minutes)
         return min(1.0, max(parts))

@@ -23,6 +23,8 @@ Loss = Callable[[nn.Module, Any], Tensor]
 """(model, batch) -> the loss summed over the batch's target tokens, a scalar."""
 AfterUpdate = Callable[[nn.Module, int], None]
 """(model, updates done) -> None, called after each update: what a scheme does to the weights or to its schedule."""
+SetRate = Callable[[float], float]
+"""(the writer's clock when the update began, in seconds) -> the learning rate that takes effect, which it has set."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,17 @@ class Updater:
     precision: Precision
     ranks: Ranks
 
-    def run(self, update: Update, *, lr: float, interrupted: bool, seconds: float) -> Outcome:
-        """Compute one update and apply it, unless the guard forbids that.
+    def run(
+        self, update: Update, *, set_rate: SetRate, interrupted: bool, seconds: float
+    ) -> Outcome:
+        """Compute one update and apply it, unless the guard forbids that; `seconds` is this rank's clock at its start.
 
         The loss and the norms are read on every update, which on CUDA waits for the device three times. Raises
         DeepNetError where the memory does not suffice.
         """
         loss = self._backward(update)
         total, interruptions, clock, inputs = self._over_ranks(loss, interrupted, seconds)
+        lr = set_rate(clock)
         with memory_shortage_explained(f"when the weights took step {self.trained.state.step + 1}"):
             self.trained.scaler.unscale_(self.trained.optimizer)
             norms = gradient_norms(self.trained.model)
