@@ -51,7 +51,9 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
 def run_one(name: str, out: Path) -> None:
     """Train one run; the translators of 18 layers also translate the test part."""
     finished = run_recipe(
-        load_recipe(RECIPE, [SCHEMES_OWN_ENDS, *OVERRIDES[name]]), out=out / name, score=name in SCHEMES
+        load_recipe(RECIPE, [SCHEMES_OWN_ENDS, *OVERRIDES[name]]),
+        out=out / name,
+        score=name in SCHEMES,
     )
     write_json(result_path(out, name), {"stopped": finished.training.stopped})
 
