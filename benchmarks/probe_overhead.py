@@ -1,7 +1,7 @@
 """What the probes cost: time of a run's updates with probes.every = 100 over without, alternated in one run.
 
-    python benchmarks/probe_overhead.py recipes/demo.toml
-    python benchmarks/probe_overhead.py recipes/demo.toml model.encoder_layers=100 model.decoder_layers=100 \
+    python benchmarks/probe_overhead.py demo
+    python benchmarks/probe_overhead.py demo model.encoder_layers=100 model.decoder_layers=100 \
         model.d_model=64 model.ffn_dim=256 model.num_heads=4
     python benchmarks/table.py
 

@@ -56,6 +56,9 @@ def recipe_page() -> str:
         "A recipe is a TOML file of these sections. What it leaves out has the default given here; on the command line "
         "`section.key=value` comes last and wins. An unknown key is an error that names the nearest known one. "
         "`[data]` and `[training]` are needed: the first must say which text, the second when to stop.",
+        "`deepnet recipes` lists the recipes that come with deepnet. The name of one can stand wherever a file can; "
+        "a file or run folder of that name comes first. `deepnet recipes NAME > mine.toml` writes one out to start "
+        "from.",
     ]
     for name, field in Recipe.model_fields.items():
         parts += _section(name, field) if name != "scheme" else _scheme_section(field)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deepnet.pipeline.entry import train as train
     from deepnet.pipeline.entry import train_model as train_model
     from deepnet.pipeline.recipe import load_recipe as load_recipe
+    from deepnet.pipeline.shipped import list_recipes as list_recipes
     from deepnet.probes.attention_entropy import AttentionEntropy as AttentionEntropy
     from deepnet.probes.branch_ratio import BranchRatio as BranchRatio
     from deepnet.probes.gradient_norm import GradientNorm as GradientNorm
@@ -66,6 +67,7 @@ _HOMES = {
     "fold": "deepnet.folding.fold",
     "from_pretrained": "deepnet.adapt.saving",
     "initialize": "deepnet.blocks.initialize",
+    "list_recipes": "deepnet.pipeline.shipped",
     "list_schemes": "deepnet.schemes.catalogue",
     "load_bundle": "deepnet.bundle",
     "load_recipe": "deepnet.pipeline.recipe",

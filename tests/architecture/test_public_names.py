@@ -21,6 +21,7 @@ PYTHON_FOR = {
     "audit": "deepnet:audit",
     "average": "deepnet.pipeline.averaging:average_run",
     "probe": "deepnet.pipeline.probing:probe_run",
+    "recipes": "deepnet.pipeline.listing:recipe_table",
     "report": "deepnet:write_report",
     "schemes": "deepnet.catalogue:scheme_catalogue",
     "coefficients": "deepnet:coefficients",

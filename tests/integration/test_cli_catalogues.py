@@ -123,8 +123,8 @@ def test_version(cli):
 
 
 def test_every_verb_has_help_with_examples(cli):
-    verbs = ["prepare", "train", "translate", "score", "evaluate", "compare", "average", "schemes"]
-    for verb in [*verbs, "coefficients", "data list", "data get"]:
+    verbs = ["prepare", "train", "translate", "score", "evaluate", "compare", "average", "recipes"]
+    for verb in [*verbs, "schemes", "coefficients", "data list", "data get"]:
         result = cli(*verb.split(), "--help")
         assert result.code == 0
         assert f"Examples:\n    deepnet {verb}" in result.out.replace("DEEPNET_DATA=x ", "")

@@ -44,7 +44,7 @@ def shrunk(tmp_path, monkeypatch):
         "".join(" ".join(WORDS[w] for w in line) + "\n" for line in lines)
     )
     (tmp_path / "demo.toml").write_text(RECIPE.format(folder=tmp_path))
-    monkeypatch.setattr(module, "RECIPE", tmp_path / "demo.toml")
+    monkeypatch.setattr(module, "shipped_recipe", lambda name: tmp_path / f"{name}.toml")
     return tmp_path
 
 

@@ -2,17 +2,20 @@
 
 import math
 import random
+import shlex
 from pathlib import Path
 
 import pytest
 
+import deepnet
 from deepnet.bundle import load_bundle
 from deepnet.data.corpora import check_languages, find_corpus
+from deepnet.pipeline.listing import read_header
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import RunFolder, read_jsonl
 
-FOLDER = Path(__file__).parents[2] / "recipes"
+FOLDER = Path(deepnet.__file__).parent / "recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
 SHRUNK = [
     "data.max_sentence_tokens=64",
@@ -70,10 +73,19 @@ def test_a_recipe_names_languages_and_splits_its_corpus_has(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_says_how_it_is_run_on_what_how_long_and_to_which_score(path: Path) -> None:
-    header = path.read_text(encoding="ascii").partition("\n\n")[0].splitlines()
-    assert all(line.startswith("#") for line in header)
-    for word in ("command", "hardware", "time", "expected"):
-        assert any(line.startswith(f"# {word}") for line in header), word
+    text = path.read_text(encoding="ascii")
+    assert all(line.startswith("#") for line in text.partition("\n\n")[0].splitlines())
+    header = read_header(text)
+    assert list(header) == ["command", "hardware", "time", "expected"]
+    [said] = [part for part in text.split("\n#\n") if part.startswith("# command")]
+    lines = said.partition("\n\n")[0].splitlines()
+    words = [word for line in lines for word in line[1:].split()]
+    assert words == " ".join(f"{key} {value}" for key, value in header.items()).split()
+    command = shlex.split(header["command"], comments=True)
+    verb = command.index("train")
+    assert command[verb - 1] == "deepnet"
+    assert command[verb + 1] == path.stem
+    assert "--out" in command[verb:]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -13,6 +13,7 @@ from deepnet.cli import (
     demo,
     evaluate,
     probe,
+    recipes,
     report,
     schemes,
     train,
@@ -44,6 +45,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command(epilog=demo.DEMO_EXAMPLES)(demo.demo)
+    app.command(epilog=recipes.RECIPES_EXAMPLES)(recipes.recipes)
     app.command(epilog=train.PREPARE_EXAMPLES)(train.prepare)
     app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
     app.command(epilog=translate.TRANSLATE_EXAMPLES)(translate.translate)

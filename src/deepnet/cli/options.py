@@ -24,7 +24,11 @@ Cache = Annotated[
 ]
 RecipePath = Annotated[
     Path,
-    typer.Argument(metavar="RECIPE", help="TOML file, or a run folder whose recipe is taken."),
+    typer.Argument(
+        metavar="RECIPE",
+        help="TOML file, name of a shipped recipe (`deepnet recipes`), or run folder whose recipe is taken.",
+        show_default=False,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -44,7 +44,12 @@ class Output:
         table = Table(box=style, pad_edge=False, header_style="bold")
         for index, name in enumerate(columns):
             numeric = any(isinstance(row[index], int | float) for row in rows)
-            table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+            table.add_column(
+                name,
+                justify="right" if numeric else "left",
+                overflow="fold",
+                no_wrap=index == 0,  # what a row is called is there to be copied
+            )
         for row in rows:
             table.add_row(*(_cell(value) for value in row))
         self.console.print(table)
@@ -59,7 +64,12 @@ class Output:
 
 def write_line(text: str) -> None:
     """Write one line to standard output at once, as UTF-8 whatever the locale is."""
-    sys.stdout.buffer.write(f"{text}\n".encode())
+    write_bytes(f"{text}\n".encode())
+
+
+def write_bytes(content: bytes) -> None:
+    """Write to standard output at once, exactly as it is."""
+    sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
 
 

@@ -18,10 +18,11 @@ from deepnet.cli.output import Output
 from deepnet.errors import ConfigError
 
 PREPARE_EXAMPLES = examples(
-    "deepnet prepare recipes/multi30k_de_en.toml",
+    "deepnet prepare multi30k_de_en",
     "deepnet prepare mine.toml tokenizer.vocab_size=4000 --cache /data/deepnet",
 )
 TRAIN_EXAMPLES = examples(
+    "deepnet train own_files data.train_source=mine.de data.train_target=mine.en --out runs/mine",
     "deepnet train mine.toml --out runs/mine",
     "deepnet train mine.toml scheme.name=branchnorm optimizer.lr=1e-3 --out runs/branchnorm",
     "deepnet train mine.toml --dry-run",

@@ -12,11 +12,12 @@ from deepnet.pipeline.curves import draw_curves
 from deepnet.pipeline.preparing import CACHE
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.run import FinishedRun, run_recipe
+from deepnet.pipeline.shipped import shipped_recipe
 from deepnet.record import RunFolder, read_jsonl
 from deepnet.training.progress import ProgressDisplay
 
-RECIPE = Path(__file__).with_name("demo.toml")
-"""The recipe of the demo; the Post-LN run differs in scheme.name and stops after a third of the updates."""
+RECIPE = "demo"
+"""The shipped recipe of the demo; the Post-LN run differs in scheme.name and stops after a third of the updates."""
 NAMES = {"post_ln": "Post-LN", "deepnorm": "DeepNorm"}
 TITLE = "German to English, 18 + 18 layers: the same data, seed, recipe and schedule"
 
@@ -41,12 +42,13 @@ def run_demo(
     """Train both, Post-LN first, and compare them; a demo that was interrupted goes on where it stopped."""
     console = console or Console()
     folder = Path(out)
-    steps = load_recipe(RECIPE).training.max_steps
+    path = shipped_recipe(RECIPE)
+    steps = load_recipe(path).training.max_steps
     limits = {"post_ln": steps // 3, "deepnorm": steps}
     rows = []
     for scheme, limit in limits.items():
         recipe = load_recipe(
-            RECIPE,
+            path,
             [f"scheme.name={scheme}", f"training.max_steps={limit}", f"training.seed={seed}"],
         )
         console.print(f"\n{NAMES[scheme]}, {limit:,} updates")

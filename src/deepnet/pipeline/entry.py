@@ -86,7 +86,8 @@ def train(
 ) -> FinishedRun:
     """Train a recipe as `deepnet train` does: text in, a scored model in the folder `out`.
 
-    `recipe` is a TOML file, a run folder whose recipe is taken, or a recipe; `overrides` are "section.key=value".
+    `recipe` is a TOML file, a run folder whose recipe is taken, the name of a shipped recipe (`deepnet recipes`), or a
+    recipe; `overrides` are "section.key=value".
     `resume` goes on with the run in `out`; `start_from` is a run or bundle to fine-tune. Raises ConfigError, DataError,
     CheckpointError or DivergenceError; what was saved before stays.
     """

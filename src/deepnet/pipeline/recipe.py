@@ -12,6 +12,8 @@ from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.sources import PAIR, DataConfig
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.decoding.interface import DecodingConfig
+from deepnet.errors import ConfigError
+from deepnet.pipeline.shipped import hint_at_recipe, list_recipes, shipped_recipe
 from deepnet.probes.config import ProbeConfig
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
@@ -168,13 +170,28 @@ def _for_pairs_only(recipe: Recipe) -> list[str]:
     return named + [f"{name}.{key}" for name in _PAIR_SECTIONS for key in given.get(name, {})]
 
 
-def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe, apply `section.key=value` overrides and check it; raises ConfigError that names the key.
 
-    `path` is a TOML file, or the folder of a run, whose own recipe is taken.
+    `recipe` is a TOML file, the folder of a run, whose own recipe is taken, or the name of a shipped recipe.
     """
-    data = _recorded(Path(path)) if Path(path).is_dir() else read_toml(path)
+    path = find_recipe(recipe)
+    data = _recorded(path) if path.is_dir() else read_toml(path)
     return parse_recipe(override(data, overrides))
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """Return the file or run folder at that path, else the shipped recipe of that name; raises ConfigError."""
+    path, name = Path(recipe), str(recipe)
+    there = RunFolder(path).recipe_path if path.is_dir() else path
+    if name in list_recipes() and not there.exists():
+        return shipped_recipe(name)
+    if not path.exists():
+        raise ConfigError(
+            f"cannot read the recipe {recipe}: there is no such file or run folder, and no shipped recipe of that "
+            f"name{hint_at_recipe(path.stem)}"
+        )
+    return path
 
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
