@@ -13,7 +13,7 @@ from deepnet.training.config import optimizer_family
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import stack_context
 
-RELATIVE_STEP = 0.2
+RELATIVE_STEP = 0.5
 """What an update at the peak learning rate moves a number of an embedding by, in standard deviations of their draw.
 
 docs/ends.md has the measurements.

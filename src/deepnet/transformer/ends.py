@@ -18,6 +18,9 @@ _ROLES: tuple[Role, ...] = ("embedding", "vocabulary")
 class EndsConfig(Section):
     """How embeddings and the vocabulary projection are held, drawn and trained; a key left out is the scheme's.
 
+    A recipe without this section lets embeddings learn faster than the matrices: by 0.5 * std / optimizer.lr, std that
+    of their draw (docs/ends.md). Not under another family of optimisers than Adam's, nor where the scheme fixes it.
+
     The vocabulary's keys are for a projection of its own (model.tie_embeddings = "none"), where they follow the
     embedding's if they are left out; a projection that shares the embedding's rows is the embedding.
     """
