@@ -108,6 +108,14 @@ def test_a_run_from_before_is_done_again_as_it_was(cli, corpus, cache, tmp_path)
     assert losses(again) == losses(old)
 
 
+def test_a_run_and_a_dry_run_say_what_was_decided(cli, corpus, cache, finished) -> None:
+    said = f"embeddings learn {RELATIVE_STEP / (3e-3 * 4):.3g} times as fast as matrices"
+    assert said in (finished.parent / "finished.out").read_text()
+    dry = ("train", corpus / "recipe.toml", "--dry-run", "--cache", cache)
+    assert said in cli(*dry).out
+    assert "embeddings learn" not in cli(*dry, "ends.rows=unit").out
+
+
 def test_fine_tuning_keeps_the_ends_of_the_bundle(cli, corpus, cache, tmp_path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     train = ("train", corpus / "recipe.toml", "training.max_steps=4", "--cache", cache)

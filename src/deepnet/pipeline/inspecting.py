@@ -97,7 +97,7 @@ def inspect_recipe(
 
     Raises DeepNetError where a run would refuse the recipe or its text.
     """
-    recipe, place = settle_ends(recipe), choose_device(device)
+    recipe, place = settle_ends(recipe, report=report), choose_device(device)
     data = prepare_data(recipe, cache=cache, report=report)
     model = build_model(recipe, data.tokenizers)
     initialization = initialization_report(model)

@@ -85,7 +85,7 @@ def run_recipe(
         if start_from and not resume:
             recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
         if not resume:
-            recipe = settle_ends(recipe, start_from=start_from)
+            recipe = settle_ends(recipe, start_from=start_from, report=report)
         data = _prepare(recipe, ranks, cache, report)
         _check_held_out(recipe, data)
         model = build_model(recipe, data.tokenizers)

@@ -7,6 +7,7 @@ from typing import Any
 from deepnet.bundle import read_bundle_config
 from deepnet.config import build
 from deepnet.pipeline.opening import bundle_path
+from deepnet.pipeline.preparing import Report
 from deepnet.pipeline.recipe import ENDS_BEFORE, Recipe
 from deepnet.schemes.base import Ends, Policy
 from deepnet.training.config import optimizer_family
@@ -20,7 +21,9 @@ docs/ends.md has the measurements.
 """
 
 
-def settle_ends(recipe: Recipe, *, start_from: str | Path | None = None) -> Recipe:
+def settle_ends(
+    recipe: Recipe, *, start_from: str | Path | None = None, report: Report | None = None
+) -> Recipe:
     """Return the recipe with its ends decided where it says nothing of them: a bundle's to fine-tune, or the default.
 
     By default embeddings learn faster than matrices, where the optimiser is of Adam's family and the scheme leaves
@@ -30,7 +33,13 @@ def settle_ends(recipe: Recipe, *, start_from: str | Path | None = None) -> Reci
         return recipe
     if start_from:
         return recipe.model_copy(update={"ends": read_bundle_config(bundle_path(start_from)).ends})
-    return recipe.model_copy(update={"ends": _default_ends(recipe)})
+    ends = _default_ends(recipe)
+    multiplier = ends.embedding_lr_multiplier
+    if report and multiplier:
+        report(
+            f"embeddings learn {multiplier:.3g} times as fast as matrices (no [ends] in the recipe)"
+        )
+    return recipe.model_copy(update={"ends": ends})
 
 
 def resume_ends(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
