@@ -56,9 +56,10 @@ def roberta() -> nn.Module:
 
 def opt(*, before: bool = True, **changes: Any) -> nn.Module:
     """Return a small OPT, pre-norm or post-norm."""
-    settings = {**_ONE_STACK, "ffn_dim": FFN, "dropout": 0.0, "word_embed_proj_dim": WIDTH}
+    sizes = {"ffn_dim": FFN, "dropout": 0.0, "word_embed_proj_dim": WIDTH}
+    settings = {**_ONE_STACK, **sizes, "do_layer_norm_before": before, **changes}
     del settings["intermediate_size"]
-    config = transformers.OPTConfig(**settings, do_layer_norm_before=before, **changes)
+    config = transformers.OPTConfig(**settings)
     return transformers.OPTForCausalLM(config).double().eval()
 
 
