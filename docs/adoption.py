@@ -7,7 +7,7 @@ in float64 and called equal below 1e-12.
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from deepnet.adapt.apply import apply_scheme
 from deepnet.adapt.folded import folded, save_folded
 from deepnet.adapt.saving import from_pretrained
+from deepnet.anatomy.locate import locate
 from deepnet.errors import DeepNetError
 from deepnet.schemes.catalogue import list_schemes
 
@@ -56,9 +57,10 @@ def roberta() -> nn.Module:
 
 def opt(*, before: bool = True, **changes: Any) -> nn.Module:
     """Return a small OPT, pre-norm or post-norm."""
-    settings = {**_ONE_STACK, "ffn_dim": FFN, "dropout": 0.0, "word_embed_proj_dim": WIDTH}
+    sizes = {"ffn_dim": FFN, "dropout": 0.0, "word_embed_proj_dim": WIDTH}
+    settings = {**_ONE_STACK, **sizes, "do_layer_norm_before": before, **changes}
     del settings["intermediate_size"]
-    config = transformers.OPTConfig(**settings, do_layer_norm_before=before, **changes)
+    config = transformers.OPTConfig(**settings)
     return transformers.OPTForCausalLM(config).double().eval()
 
 
@@ -167,10 +169,10 @@ def outputs(model: nn.Module) -> Tensor:
         return logits
 
 
-def adopt(model: nn.Module, scheme: str) -> Any:
+def adopt(model: nn.Module, scheme: str, **ends: Any) -> Any:
     """Apply a scheme with a batch to measure on, and say of a decoder that its encoder has two layers."""
     layers = (2, 3) if isinstance(model, nn.TransformerDecoder) else None
-    return apply_scheme(model, scheme, batches=[inputs(model)], layers=layers)
+    return apply_scheme(model, scheme, batches=[inputs(model)], layers=layers, ends=ends)
 
 
 def _stream(ids: Tensor) -> Tensor:
@@ -187,8 +189,10 @@ def page() -> str:
     torch.manual_seed(1)
     parts = [HEAD, INTRODUCTION, "## What happens to a model"]
     head = "| model | scheme | applied | saved, restored | undone | folded in memory | saved folded, read by stock |"
-    rows = [row for name in MODELS for row in _rows(name)]
+    rows = [row for name in MODELS for row in _rows(name, SHOWN)]
     parts.append("\n".join([head, "|---" * 7 + "|", *rows]))
+    unit = [row for name in MODELS for row in _rows(name, _fitting(name), rows="unit")]
+    parts += [ENDS, "\n".join([head, "|---" * 7 + "|", *unit])]
     return "\n\n".join([*parts, *_matrix()]) + "\n"
 
 
@@ -204,24 +208,71 @@ another shape. `deepnet.from_pretrained` reads it. What stock classes can read i
 `deepnet.adapt.folded.save_folded`, where the scheme has an exact stock form on that model."""
 
 
-def _rows(name: str) -> list[str]:
-    return [f"| {name} | {scheme} | " + " | ".join(_tried(name, scheme)) + " |" for scheme in SHOWN]
+ENDS = """## Embeddings and the vocabulary projection
+
+Both are left as they are unless `ends` says otherwise. It takes the keys of a recipe's [[ends]](recipes.md#ends):
+`apply_scheme(model, "deepnorm", ends={"embedding_lr_multiplier": 30})`. What the scheme itself fixes cannot be
+chosen.
+
+**A std** (`embedding_std`, `vocabulary_std`): the rows are drawn with it, and padding's row is zero, as in the stock
+class. An untied projection follows the embedding unless it has a std of its own. With `initialize=False` a std is
+refused.
+
+**Unit rows** (`rows = "unit"`) are FixNorm's to the letter: every use sees rows of length 1, drawn from U(-0.01,
+0.01) unless there is a std, and whatever multiplies them in the stock model goes on doing so. Marian and BART
+multiply what they look up by sqrt(D) where `scale_embedding` is on. Elsewhere a token enters with numbers of size
+D^(-1/2), 0.036 at width 768, and not with the family's own size: T5 draws its embedding with std 1, BERT, GPT-2 and
+OPT with 0.02. T5 also multiplies the stream by D^(-1/2) before a projection that is tied, so that its logits begin
+within -1 and 1 and grow with the gain of its final norm. A bias of the projection stays what it is, and a row of
+zeros, padding's, stays zero until an update moves it. On trained weights unit rows would compute something else: with
+`initialize=False` they are refused.
+
+**Multipliers** of the learning rate and the weight decay are the optimiser's to carry out, and that is not ours. The
+report gives it the groups, and after `from_pretrained` `deepnet.parameter_groups(model, lr=..., weight_decay=...)`
+does:
+
+```python
+optimizer = torch.optim.AdamW(report.parameter_groups(lr=1e-3, weight_decay=0.01))
+trainer = transformers.Trainer(model, settings, optimizers=(optimizer, None))  # or a loop of your own
+```
+
+AdamW takes off weight decay in proportion to the rate: at 30 times the rate, `embedding_weight_decay_multiplier=1/30`
+keeps what it takes off. Every trainable parameter is in one group: embeddings and the projection with their
+multipliers, what has one dimension (norms, biases, scales) without weight decay, the rest as given. A schedule that
+multiplies each group's rate, as torch's and the Trainer's do, keeps the multipliers.
+
+torch.nn's models have no embeddings, and refuse. A vocabulary is best resized before the scheme is applied:
+`resize_token_embeddings` puts a stock module where an untied projection with unit rows was.
+
+With `ends={"rows": "unit"}`:"""
 
 
-def _tried(name: str, scheme: str) -> list[str]:
+def _fitting(name: str) -> list[str]:
+    """Return the scheme shown with unit rows: one with the model's placement of norms; none where it has no rows."""
+    anatomy = locate(MODELS[name]())
+    placement = next(anatomy.sites()).part.placement
+    return ["deepnorm" if placement == "post" else "pre_ln"] if anatomy.rows() else []
+
+
+def _rows(name: str, schemes: Iterable[str], **ends: Any) -> list[str]:
+    tried = [(scheme, " | ".join(_tried(name, scheme, ends))) for scheme in schemes]
+    return [f"| {name} | {scheme} | {cells} |" for scheme, cells in tried]
+
+
+def _tried(name: str, scheme: str, ends: dict[str, Any]) -> list[str]:
     model = MODELS[name]()
     try:
-        undone = _undone(model, scheme)
+        undone = _undone(model, scheme, ends)
     except DeepNetError as error:
         return [f"refused: {_why(error)}", *["-"] * 4]
-    adopt(model, scheme)
+    adopt(model, scheme, **ends)
     _move(model)
     return ["yes", _restored(model), undone, _in_memory(model), _saved_folded(model)]
 
 
-def _undone(model: nn.Module, scheme: str) -> str:
+def _undone(model: nn.Module, scheme: str, ends: dict[str, Any]) -> str:
     before, weights = outputs(model), {k: v.clone() for k, v in model.state_dict().items()}
-    adopt(model, scheme).undo()
+    adopt(model, scheme, **ends).undo()
     same = torch.equal(outputs(model), before) and list(model.state_dict()) == list(weights)
     bits = all(torch.equal(tensor, weights[key]) for key, tensor in model.state_dict().items())
     return "yes" if same and bits else "NO"

@@ -1,6 +1,7 @@
 """The run of docs/tutorial_adopt.md: a BERT of 100 layers restores damaged text, with and without one added line.
 
 Usage: python docs/tutorial_adopt.py plain|deepnorm|... [--layers 100] [--steps 150] [--rate 1e-3] [--init 0.07]
+[--embeddings 1]: by how much faster the embeddings learn
 """
 
 import argparse
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
 
-from deepnet import apply_scheme
+from deepnet import apply_scheme, parameter_groups
 
 LENGTH, BATCH = 32, 8
 MASK = 1
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--init", type=float, default=0.07)
+    parser.add_argument("--embeddings", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -55,19 +57,25 @@ def main() -> None:
         )
     )
     if args.scheme != "plain":
-        print(apply_scheme(model, args.scheme))
+        chosen = {} if args.embeddings == 1 else {"embedding_lr_multiplier": args.embeddings}
+        print(apply_scheme(model, args.scheme, ends=chosen))
     model.train()
     windows, generator = text(), torch.Generator().manual_seed(args.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate)
+    groups = (
+        model.parameters()
+        if args.embeddings == 1
+        else parameter_groups(model, lr=args.rate, weight_decay=0.01)
+    )
+    optimizer = torch.optim.AdamW(groups, lr=args.rate)
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / 30))
     total, start = 0.0, time.perf_counter()
     for step in range(1, args.steps + 1):
         inputs, labels = batch(windows, generator)
-        for group in optimizer.param_groups:
-            group["lr"] = args.rate * min(1.0, step / 30)
         loss = model(input_ids=inputs, labels=labels).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        warmup.step()
         total += loss.item()
         if step % 20 == 0:
             print(

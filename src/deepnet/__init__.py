@@ -10,6 +10,7 @@ from deepnet.version import __version__
 
 if TYPE_CHECKING:
     from deepnet.adapt.apply import apply_scheme as apply_scheme
+    from deepnet.adapt.groups import parameter_groups as parameter_groups
     from deepnet.adapt.saving import from_pretrained as from_pretrained
     from deepnet.audit.examine import audit as audit
     from deepnet.blocks.initialize import initialize as initialize
@@ -72,6 +73,7 @@ _HOMES = {
     "load_bundle": "deepnet.bundle",
     "load_recipe": "deepnet.pipeline.recipe",
     "load_scheme": "deepnet.schemes.catalogue",
+    "parameter_groups": "deepnet.adapt.groups",
     "residual_sites": "deepnet.blocks.sites",
     "train": "deepnet.pipeline.entry",
     "train_model": "deepnet.pipeline.entry",

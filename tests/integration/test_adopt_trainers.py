@@ -1,4 +1,4 @@
-"""Scheduled schemes advance inside the Hugging Face Trainer and Lightning, unchanged, as in a plain loop."""
+"""Inside the Hugging Face Trainer and Lightning, unchanged, as in a plain loop: schedules advance, groups are used."""
 
 import warnings
 from pathlib import Path
@@ -9,7 +9,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from deepnet import apply_scheme, from_pretrained
+from deepnet import apply_scheme, from_pretrained, parameter_groups
+from deepnet.anatomy.locate import locate
 from deepnet.transformer.scales import ScheduledScale
 
 ZOO = run_path(str(Path(__file__).parents[2] / "docs" / "adoption.py"), run_name="zoo")
@@ -74,6 +75,60 @@ def test_hugging_face_trainer(tmp_path, accumulation):
     assert factor(model) == factor(resumed) == pytest.approx(6 / T, rel=1e-6)
     saved = from_pretrained(tmp_path / "checkpoint-4")
     assert factor(saved) == pytest.approx(4 / T, rel=1e-6)
+
+
+# Adam's first update moves every number by its rate ------------------------------------------------------------------
+
+RATE, MULTIPLIER = 1e-3, 30.0
+
+
+def grouped_bert() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = ZOO["bert"]().float().train()
+    apply_scheme(model, "deepnorm", ends={"embedding_lr_multiplier": MULTIPLIER})
+    return model, torch.optim.AdamW(parameter_groups(model, lr=RATE), eps=1e-16)
+
+
+def check_first_update(model: nn.Module, before: dict[str, Tensor]) -> None:
+    embedding = "bert.embeddings.word_embeddings.weight"
+    last = f"{locate(model).path(list(locate(model).sites())[-1].part.weights[-1].owner)}.weight"
+    for name, rate in ((embedding, RATE * MULTIPLIER), (last, RATE)):
+        moved = (model.get_parameter(name) - before[name]).detach().abs()
+        # what the loss does not depend on to within its rounding stays; nothing moves further
+        assert float(moved.median()) == pytest.approx(rate, rel=1e-3)
+        assert float(moved.max()) == pytest.approx(rate, rel=1e-3)
+
+
+def test_embeddings_move_by_the_multiplier_in_a_plain_loop():
+    model, optimizer = grouped_bert()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model(**stacked(rows(4))).loss.backward()
+    optimizer.step()
+    check_first_update(model, before)
+
+
+def test_embeddings_move_by_the_multiplier_in_hugging_face_s_trainer(tmp_path):
+    model, optimizer = grouped_bert()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    settings = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=4,
+        max_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own deprecations
+        transformers.Trainer(
+            model,
+            settings,
+            train_dataset=rows(4),
+            data_collator=stacked,
+            optimizers=(optimizer, None),
+        ).train()
+    check_first_update(model, before)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

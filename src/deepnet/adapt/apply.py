@@ -7,6 +7,7 @@ from torch import nn
 
 from deepnet.adapt.attach import attach
 from deepnet.adapt.convert import keep_function
+from deepnet.adapt.ends import check_ends, draw_rows, ends_notes, read_ends
 from deepnet.adapt.fit import PlannedStack, Setting, plan_stacks
 from deepnet.adapt.initialize import WeightChange, check_untrained, draw_weights
 from deepnet.adapt.journal import Journal
@@ -19,6 +20,7 @@ from deepnet.anatomy.locate import locate
 from deepnet.errors import AdaptError, ConfigError
 from deepnet.schemes.base import OptimizerFamily, ResidualScheme
 from deepnet.schemes.catalogue import describe_scheme, load_scheme
+from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer
 
 
@@ -31,6 +33,7 @@ def apply_scheme(
     initialize: bool | None = None,
     optimizer_family: OptimizerFamily = "adam",
     layers: tuple[int, int] | None = None,
+    ends: EndsConfig | Mapping[str, Any] | None = None,
 ) -> Report:
     """Put a residual scheme on `model` in place, draw its weights by role, and report every change.
 
@@ -38,21 +41,25 @@ def apply_scheme(
     the first update; a batch is a tuple or a mapping of the model's inputs. `initialize` None draws new weights, but
     refuses trained ones; True draws in any case; False keeps the function the weights compute, where the scheme has an
     exact form of it. `layers` is (encoder, decoder) of the whole where `model` is one stack of it; (0, M) makes
-    torch's encoder a decoder-only model.
+    torch's encoder a decoder-only model. `ends` chooses what [ends] does in a recipe, of a Hugging Face model's
+    embeddings and vocabulary projection; its multipliers are carried out by `report.parameter_groups`.
 
-    Raises AdaptError that says why the scheme cannot live there and which can; the model is then as it was.
+    Raises AdaptError that says why the scheme cannot live there and which can, ConfigError where `ends` has a wrong key
+    or contradicts the scheme; the model is then as it was.
     """
     named = _named(scheme, options)
     anatomy = locate(model)
     _check_stock(model)
     _check_forwards(anatomy)
-    setting = Setting(optimizer_family=optimizer_family, layers=layers)
+    keep, choice = initialize is False, read_ends(ends)
+    check_ends(anatomy, choice, keep=keep)
+    setting = Setting(optimizer_family=optimizer_family, layers=layers, ends=choice)
     planned = plan_stacks(anatomy, named, setting)
     if initialize is None:
         check_untrained(_norms(anatomy))
-    journal, keep = Journal(), initialize is False
+    journal = Journal()
     try:
-        report = _apply(anatomy, named, planned, journal, keep=keep)
+        report = _apply(anatomy, named, planned, journal, keep=keep, ends=choice)
         write_record(model, named, setting, kept=keep, journal=journal)
         if not keep:
             prepare(named, model, batches)
@@ -104,8 +111,9 @@ def _apply(
     journal: Journal,
     *,
     keep: bool,
+    ends: EndsConfig,
 ) -> Report:
-    attached = attach(anatomy.model, scheme, planned, journal, keep=keep)
+    attached = attach(anatomy.model, scheme, planned, journal, keep=keep, ends=ends)
     paths = {module: path for path, module in anatomy.model.named_modules()}
     weights: list[WeightChange] = []
     for stack, sites in zip(planned, attached.stacks, strict=True):
@@ -113,15 +121,14 @@ def _apply(
             weights += [change for one in sites for change in keep_function(one, paths, journal)]
         else:
             weights += draw_weights(stack, sites, paths, journal)
+    weights += draw_rows(anatomy, planned, ends, journal)
     return Report(
         family=anatomy.family,
         architecture=planned[0].architecture,
         scheme=describe_scheme(scheme),
         modules=attached.changes,
         weights=tuple(weights),
-        notes=(
-            *attached.notes,
-            "embeddings, positions and the vocabulary projection are left as they are",
-        ),
+        notes=(*attached.notes, *ends_notes(ends)),
         journal=journal,
+        model=anatomy.model,
     )

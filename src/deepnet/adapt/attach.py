@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from torch import nn
 
 from deepnet.adapt.convert import check_same_function, last_step, widen_eps
+from deepnet.adapt.ends import use_unit_rows
 from deepnet.adapt.fit import PlannedStack
 from deepnet.adapt.install import Change, Installed, install
 from deepnet.adapt.journal import Journal
 from deepnet.adapt.state import SchemeState
 from deepnet.schemes.base import Learned, ResidualScheme, Scheduled
+from deepnet.transformer.ends import EndsConfig
+
+_SCHEMES_OWN = EndsConfig()
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,9 @@ def attach(
     journal: Journal,
     *,
     keep: bool,
+    ends: EndsConfig = _SCHEMES_OWN,
 ) -> Attached:
-    """Install the scheme's sites and `model.deepnet`; with `keep`, in the form that computes what the model did.
+    """Install the scheme's sites, unit rows and `model.deepnet`; with `keep`, so that the function stays what it is.
 
     Raises AdaptError where there is no such form.
     """
@@ -38,7 +43,8 @@ def attach(
             for found, (_, plan) in zip(stack.found.sites, stack.plan.sites, strict=True):
                 check_same_function(plan, found.part.placement)
     results = [install(stack, journal, keep=keep) for stack in planned]
-    state = SchemeState(model, scheme, kept=keep)
+    rows = use_unit_rows(model, planned, journal)
+    state = SchemeState(model, scheme, kept=keep, ends=ends)
     for stack in planned:
         extra = {name: make() for name, make in stack.plan.ends.extra.items()}
         state.extra[stack.found.name] = nn.ModuleDict(extra)
@@ -51,7 +57,7 @@ def attach(
         state.advance(_settled_step(planned))
     return Attached(
         stacks=tuple(installed for installed, _ in results),
-        changes=tuple(change for _, changes in results for change in changes),
+        changes=(*(change for _, changes in results for change in changes), *rows),
         notes=tuple(_notes(planned, keep=keep)),
     )
 

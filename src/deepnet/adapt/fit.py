@@ -19,6 +19,9 @@ from deepnet.schemes.base import (
     embedding_init,
 )
 from deepnet.schemes.catalogue import describe_scheme, list_schemes, load_scheme
+from deepnet.transformer.ends import EndsConfig, choose_ends
+
+_SCHEMES_OWN = EndsConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,8 @@ class Setting:
     optimizer_family: OptimizerFamily = "adam"
     layers: tuple[int, int] | None = None
     """Encoder and decoder layers of the whole, where the model given is one stack of it."""
+    ends: EndsConfig = _SCHEMES_OWN
+    """What is chosen of the embeddings and the vocabulary projection."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,10 @@ class PlannedStack:
 def plan_stacks(
     anatomy: Anatomy, scheme: ResidualScheme, setting: Setting
 ) -> tuple[PlannedStack, ...]:
-    """Return the scheme's plan for every stack; raises AdaptError that says why not and which schemes can."""
+    """Return the scheme's plan for every stack, with the chosen ends in it.
+
+    Raises AdaptError that says why not and which schemes can, ConfigError where the scheme fixes what is chosen.
+    """
     contexts = list(_contexts(anatomy, setting))
     reasons = _reasons(contexts, scheme)
     if reasons:
@@ -53,9 +61,14 @@ def plan_stacks(
             f"What can: {', '.join(fitting) or 'none of the catalogue'}"
         )
     return tuple(
-        PlannedStack(stack, scheme.stack(context), context.architecture)
+        PlannedStack(stack, _plan(scheme, context, setting.ends), context.architecture)
         for stack, context in contexts
     )
+
+
+def _plan(scheme: ResidualScheme, context: StackContext, choice: EndsConfig) -> StackPlan:
+    plan = scheme.stack(context)
+    return replace(plan, ends=choose_ends(plan.ends, choice, context))
 
 
 def _contexts(anatomy: Anatomy, setting: Setting) -> Iterator[tuple[FoundStack, StackContext]]:

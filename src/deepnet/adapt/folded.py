@@ -5,6 +5,7 @@
     first site        the embedding norm or the embeddings times a; where neither can be, the branch's last matrix
                       and bias divided by a, and eps by a^2, which no configuration records
     norm multiplier   its gain and bias times m
+    unit rows         each row divided by its length
 
 Trained weights that were taken over with `initialize=False` had their eps widened by a^2, so every such site goes back
 by the last matrix and eps. All of it is exact; what has no exact form is refused.
@@ -23,6 +24,7 @@ from deepnet.adapt.install import ClosingResidual
 from deepnet.adapt.state import SchemeState
 from deepnet.anatomy.base import Anatomy, FoundSite, FoundStack, Weight, stock_class
 from deepnet.anatomy.locate import is_huggingface, locate
+from deepnet.anatomy.rows import UnitRows, at_unit_length, distinct_rows
 from deepnet.errors import ExportError
 from deepnet.folding.factors import divide_readers, has_gain, scale_norm, scale_rows
 from deepnet.folding.placement import is_one, value
@@ -41,6 +43,7 @@ def folded(model: nn.Module) -> nn.Module:
     stock = copy.deepcopy(model).cpu().eval()
     anatomy = locate(stock)
     state = _state(stock)
+    _fold_rows(anatomy)
     for stack in anatomy.stacks:
         for found in stack.sites:
             _check(found)
@@ -120,6 +123,15 @@ def _residual(found: FoundSite) -> Residual:
 
 
 # The rewriting ------------------------------------------------------------------------------------------------------
+
+
+def _fold_rows(anatomy: Anatomy) -> None:
+    """Write rows as long as they are used, each parameter once, and put the stock classes back."""
+    unit = [use for use in anatomy.rows() if isinstance(use.module, UnitRows)]
+    for use in distinct_rows(unit):
+        use.weight.copy_(at_unit_length(use.weight))
+    for use in unit:
+        use.module.__class__ = stock_class(use.unit, UnitRows)
 
 
 def _fold_stack(stack: FoundStack, anatomy: Anatomy, *, by_eps: bool) -> None:

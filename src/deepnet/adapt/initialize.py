@@ -22,6 +22,7 @@ class WeightChange:
     where: str
     stack: StackName
     layer: int
+    """0 where it is an embedding or the vocabulary projection."""
     role: Role
     shape: tuple[int, ...]
     before: float

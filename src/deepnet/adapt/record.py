@@ -11,6 +11,7 @@ from deepnet.anatomy.locate import is_huggingface
 from deepnet.config import Section
 from deepnet.schemes.base import OptimizerFamily, ResidualScheme
 from deepnet.schemes.catalogue import describe_scheme
+from deepnet.transformer.ends import EndsConfig
 
 FORMAT_VERSION = 1
 
@@ -28,6 +29,8 @@ class Record(Section):
     """Encoder and decoder layers of the whole, where the model is one stack of it."""
     kept: bool = False
     """Whether trained weights were taken over with their function: the norms' eps then differ."""
+    ends: EndsConfig = EndsConfig()
+    """What was chosen of the embeddings and the vocabulary projection."""
 
 
 def write_record(
@@ -41,9 +44,10 @@ def write_record(
         optimizer_family=setting.optimizer_family,
         layers=setting.layers,
         kept=kept,
+        ends=setting.ends,
     )
     config: Any = model.config
-    journal.add(config, "deepnet", record.model_dump(mode="json"))
+    journal.add(config, "deepnet", record.model_dump(mode="json", exclude_none=True))
     _declare_shared(model, journal)
 
 

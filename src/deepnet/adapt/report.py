@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
+from deepnet.adapt.groups import parameter_groups
 from deepnet.adapt.initialize import WeightChange
 from deepnet.adapt.install import Change
 from deepnet.adapt.journal import Journal
@@ -24,6 +27,11 @@ class Report:
     weights: tuple[WeightChange, ...]
     notes: tuple[str, ...]
     journal: Journal = field(repr=False)
+    model: nn.Module = field(repr=False)
+
+    def parameter_groups(self, *, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Return the groups that `deepnet.parameter_groups` makes of the model, for any torch optimiser."""
+        return parameter_groups(self.model, lr=lr, weight_decay=weight_decay)
 
     def undo(self) -> None:
         """Put back all that was changed, modules and weights to the last bit; what training moved elsewhere stays."""

@@ -33,10 +33,11 @@ def from_pretrained(path: str | Path) -> nn.Module:
     options = dict(record.scheme)
     try:
         scheme = load_scheme(str(options.pop("name", "")), options)
-        setting = Setting(optimizer_family=record.optimizer_family, layers=record.layers)
-        attach(
-            model, scheme, plan_stacks(locate(model), scheme, setting), Journal(), keep=record.kept
+        setting = Setting(
+            **record.model_dump(include={"optimizer_family", "layers"}), ends=record.ends
         )
+        planned = plan_stacks(locate(model), scheme, setting)
+        attach(model, scheme, planned, Journal(), keep=record.kept, ends=record.ends)
     except DeepNetError as error:
         raise CheckpointError(f"{path}: {error}") from error
     del model.config.deepnet

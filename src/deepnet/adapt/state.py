@@ -9,6 +9,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from deepnet.anatomy.base import Sited
 from deepnet.schemes.base import ResidualScheme
+from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.stepping import Stepped
 
 
@@ -19,10 +20,13 @@ class SchemeState(Stepped):
     trainable site weight counts. A model with two optimisers is then counted once, a skipped step not at all.
     """
 
-    def __init__(self, model: nn.Module, scheme: ResidualScheme, *, kept: bool) -> None:
+    def __init__(
+        self, model: nn.Module, scheme: ResidualScheme, *, kept: bool, ends: EndsConfig
+    ) -> None:
         super().__init__()
         self.scheme = scheme
         self.kept = kept
+        self.ends = ends
         self._model = (model,)  # in a tuple: a parent is no submodule of its child
         self.extra = nn.ModuleDict()
         self.count_updates()

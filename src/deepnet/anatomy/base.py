@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from deepnet.anatomy.rows import TokenRows
 from deepnet.errors import AdaptError
 from deepnet.schemes.base import Architecture, Branch, Role, Site, StackName
 from deepnet.transformer.residual import Residual
@@ -40,10 +41,10 @@ class Sited(nn.Module):
         return x
 
 
-def stock_class(sited: type[nn.Module]) -> type[nn.Module]:
-    """Return somebody else's class that a class with sites stands in for."""
-    kinds = (kind for kind in sited.__mro__ if issubclass(kind, nn.Module))
-    return next(kind for kind in kinds if not issubclass(kind, Sited))
+def stock_class(kind: type[nn.Module], ours: type[nn.Module] = Sited) -> type[nn.Module]:
+    """Return somebody else's class that a class with sites, or other modules of `ours`, stands in for."""
+    kinds = (kind for kind in kind.__mro__ if issubclass(kind, nn.Module))
+    return next(kind for kind in kinds if not issubclass(kind, ours))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,6 +168,8 @@ class FoundStack:
     """The norm after the embeddings."""
     entry: tuple[nn.Parameter, ...] = ()
     """The tables whose sum is the stream's input; empty where they are unknown or fixed."""
+    rows: tuple[TokenRows, ...] = ()
+    """Where its tokens' rows are used: embeddings first, in the last stack the vocabulary projection after them."""
     switches: tuple[str, ...] = ()
     """Attributes of the module that are True where a fused path may go around its layers."""
 
@@ -196,6 +199,10 @@ class Anatomy:
     def path(self, module: nn.Module) -> str:
         """Return the name of a module from the model."""
         return self._paths[module]
+
+    def rows(self) -> tuple[TokenRows, ...]:
+        """Return every use of a token's row, the encoder's first; none of torch's or our own models."""
+        return tuple(use for stack in self.stacks for use in stack.rows)
 
     def sites(self) -> Iterator[FoundSite]:
         """Yield every site, the encoder's first."""

@@ -1,12 +1,16 @@
 """What a scheme plans for a model of the located shape: the sites and draws that the measured ones are held against."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
+from deepnet.adapt.state import SchemeState
 from deepnet.audit.roles import RoleMatrix
 from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape
+from deepnet.errors import ConfigError
 from deepnet.schemes.base import Init, ResidualScheme, SitePlan, StackContext, StackPlan, Stream
+from deepnet.transformer.ends import EndsConfig, choose_ends
+from deepnet.transformer.models import Transformer
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,14 @@ class Claim:
         return None
 
 
+def chosen_ends(model: nn.Module) -> EndsConfig:
+    """Return what a model of ours, or an adopted one, says was chosen of its ends; nothing was of any other."""
+    ours = (m.ends for m in model.modules() if isinstance(m, (Transformer, SchemeState)))
+    return next(ours, EndsConfig())
+
+
 def claim_stacks(
-    scheme: ResidualScheme, stacks: list[LocatedStack], shape: Shape
+    scheme: ResidualScheme, stacks: list[LocatedStack], shape: Shape, ends: EndsConfig
 ) -> tuple[list[Claim], list[str]]:
     """Return the claims on the located stacks, and what cannot be compared, in words."""
     if shape.architecture is None:
@@ -47,7 +57,14 @@ def claim_stacks(
         return [], [f"the claimed scheme is not defined for {shape.architecture}: nothing compared"]
     claims, unknown = [], []
     for stack in stacks:
-        plan = scheme.stack(_context(stack, shape))
+        context = _context(stack, shape)
+        plan = scheme.stack(context)
+        chosen = _with_ends(plan, ends, context)
+        if chosen is None:
+            unknown.append(
+                f"{stack.name}: the chosen ends are not those that the claimed scheme fixes; its own are expected"
+            )
+        plan = chosen or plan
         if len(plan.sites) == len(stack.sites):
             claims.append(Claim(stack, plan))
         else:
@@ -56,6 +73,14 @@ def claim_stacks(
                 f"scheme has {len(plan.sites)}: not compared with the claim"
             )
     return claims, unknown
+
+
+def _with_ends(plan: StackPlan, choice: EndsConfig, context: StackContext) -> StackPlan | None:
+    """Return the plan with the chosen ends in it, None where the claim is another scheme, which fixes them."""
+    try:
+        return replace(plan, ends=choose_ends(plan.ends, choice, context))
+    except ConfigError:
+        return None
 
 
 def _context(stack: LocatedStack, shape: Shape) -> StackContext:
@@ -68,7 +93,7 @@ def _context(stack: LocatedStack, shape: Shape) -> StackContext:
         d_model=shape.d_model,
         ffn_dim=shape.ffn_dim,
         num_heads=shape.num_heads,
-        tie_embeddings="none",
+        tie_embeddings="decoder" if shape.tied else "none",
         optimizer_family="adam",
         make_norm=nn.LayerNorm,
     )

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from deepnet.audit.attentions import find_attentions
 from deepnet.audit.check_sites import check_claimed_sites, check_unclaimed_sites
 from deepnet.audit.check_weights import check_vocabulary, check_weights, claimed_std, std_of
-from deepnet.audit.claims import Claim, claim_stacks
+from deepnet.audit.claims import Claim, chosen_ends, claim_stacks
 from deepnet.audit.flow import Flow, trace_flow
 from deepnet.audit.inputs import Inputs, cast_inputs, input_tensors, likely_inputs
 from deepnet.audit.report import AuditReport, Finding, RoleReport, SiteReport
@@ -22,7 +22,7 @@ from deepnet.audit.sites import MeasuredSite, measure_sites
 from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape, locate_stacks, shape_of
 from deepnet.audit.tape import Recorder, Tape
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import ResidualScheme
+from deepnet.schemes.base import Ends, Init, ResidualScheme
 from deepnet.schemes.catalogue import load_scheme
 
 
@@ -52,7 +52,9 @@ def audit(
     tried, tape = _run(model, (inputs,) if isinstance(inputs, Tensor) else inputs)
     located = locate(tape)
     accepted, unknown = (
-        ([], []) if scheme is None else claim_stacks(scheme, located.stacks, located.shape)
+        ([], [])
+        if scheme is None
+        else claim_stacks(scheme, located.stacks, located.shape, chosen_ends(model))
     )
     return AuditReport(
         sites=[_site_report(s, site, located) for s in located.stacks for site in s.sites],
@@ -149,14 +151,21 @@ def _site_report(stack: LocatedStack, site: LocatedSite, located: Located) -> Si
 
 def _role_report(matrix: RoleMatrix, claims: list[Claim]) -> RoleReport:
     inits = [init for claim in claims if (init := claim.init(matrix)) is not None]
-    if claims and matrix.site is None and not claims[-1].plan.ends.unit_rows:
-        inits = [claims[-1].plan.ends.init[matrix.role]]
+    if claims and matrix.site is None:
+        inits = [_end_init(matrix, claims[-1].plan.ends)]
     return RoleReport(
         where=matrix.where,
         role=matrix.role,
         std=std_of(matrix.weight),
         expected=claimed_std(matrix, inits[0]) if inits else None,
     )
+
+
+def _end_init(matrix: RoleMatrix, ends: Ends) -> Init:
+    """Return how a table is drawn; rows of unit length are measured as they are used."""
+    if ends.unit_rows and matrix.role != "position":
+        return Init("normal", matrix.weight.shape[1] ** -0.5)
+    return ends.init[matrix.role]
 
 
 def _not_located(model: nn.Module, located: Located, claims: list[Claim]) -> Iterator[str]:

@@ -49,6 +49,8 @@ class Shape:
     d_model: int
     ffn_dim: int
     num_heads: int
+    tied: bool
+    """Whether the vocabulary projection has an embedding's rows."""
 
 
 def locate_stacks(
@@ -79,6 +81,7 @@ def shape_of(
     }
     width = stacks[0].sites[0].measured.sum.output.width if stacks else 0
     inner = [matrix.weight.shape[0] for matrix in matrices if matrix.role == "fc1"]
+    tables = {matrix.parameter for matrix in matrices if matrix.role == "embedding"}
     sizes = [attention.head_size for attention in attentions]
     return Shape(
         architecture=names.get(tuple(sorted(layers))),
@@ -87,6 +90,7 @@ def shape_of(
         d_model=width,
         ffn_dim=inner[0] if inner else 0,
         num_heads=width // sizes[0] if sizes else 1,
+        tied=any(m.parameter in tables for m in matrices if m.role == "vocabulary"),
     )
 
 

@@ -109,6 +109,34 @@ def test_our_own_model_has_an_anatomy_too(make_model):
     )
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_every_module_with_a_row_per_token_is_found(name):
+    """40 is the size of the vocabulary and of nothing else."""
+    model = MODELS[name]()
+    anatomy = locate(model)
+    holders = [
+        (path, isinstance(m, nn.Linear))
+        for path, m in model.named_modules()
+        if isinstance(m, (nn.Embedding, nn.Linear)) and len(m.weight) == 40
+    ]
+    found = [(anatomy.path(use.module), use.role == "vocabulary") for use in anatomy.rows()]
+    assert sorted(found) == sorted(holders)
+    assert bool(found) == (not name.startswith("nn."))
+    assert anatomy.tie_embeddings == ("all" if found and name != "Llama" else "none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "tying"),
+    [
+        ({}, "all"),
+        ({"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}, "decoder"),
+        ({"tie_word_embeddings": False}, "none"),
+    ],
+)
+def test_tying_is_read_off_the_parameters(changes, tying):
+    assert locate(ZOO["marian"](**changes)).tie_embeddings == tying
+
+
 def test_a_file_per_family():
     assert families() == ["bart", "bert", "gpt2", "llama", "marian", "opt", "roberta", "t5"]
 

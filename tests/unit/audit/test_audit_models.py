@@ -1,6 +1,8 @@
 """Nothing is found on models that are what they are: ours, torch's and Hugging Face's; what is measured is right."""
 
 import json
+from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import deepnet
 from deepnet.audit.inputs import likely_inputs
 from deepnet.errors import ConfigError
 from deepnet.schemes.catalogue import list_schemes, scheme_class
+from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 IDS, TARGET = torch.randint(2, 50, (2, 7)), torch.randint(2, 50, (2, 5))
@@ -187,3 +190,70 @@ def test_what_cannot_be_run_is_refused_with_every_attempt():
     with pytest.raises(ConfigError, match=r"token ids \[2, 7\]: ValueError: never"):
         deepnet.audit(Picky(20, 8))
     assert len(list(likely_inputs(Picky(20, 8)))) == 2
+
+
+# Ends chosen beside the scheme --------------------------------------------------------------------------------------
+
+ENDS = [{"rows": "unit"}, {"embedding_std": 0.5}, {"embedding_lr_multiplier": 30.0}]
+OUR_SHAPE = {"encoder_layers": 3, "decoder_layers": 2, "d_model": 32, "ffn_dim": 64}
+OUR_SHAPE |= {"num_heads": 2, "vocab_size": 60}
+TYINGS = {"all": 2, "decoder": 3, "none": 3}
+"""How many embeddings and vocabularies an audit lists."""
+STDS = [32**-0.5, 0.5, 32**-0.5]
+"""What the ends' numbers should have: unit rows are measured as they are used."""
+
+
+def end_reports(report) -> list:
+    return [r for r in report.roles if r.role in ("embedding", "vocabulary")]
+
+
+@pytest.mark.parametrize(("ends", "std"), list(zip(ENDS, STDS, strict=True)), ids=str)
+@pytest.mark.parametrize(
+    ("name", "tying"),
+    [(name, tying) for name in ("deepnorm", "post_ln", "pre_ln") for tying in TYINGS]
+    + [("r_fixup", "all"), ("r_fixup", "decoder")],  # where it is not tied, it fixes the vocabulary
+)
+def test_ends_that_were_chosen_are_expected(name, tying, ends, std):
+    config = TransformerConfig(**OUR_SHAPE, tie_embeddings=tying)
+    model = Transformer(config, scheme_class(name)(), ends=EndsConfig(**ends))
+    report = deepnet.audit(model, (IDS, None, TARGET), claims=name)
+    assert report.findings == report.not_located == []
+    assert len(end_reports(report)) == TYINGS[tying]
+    for found in end_reports(report):
+        assert found.expected == pytest.approx(std)
+        assert found.std == pytest.approx(std, rel=0.1)
+
+
+def test_a_std_of_a_gain_times_the_usual_one_is_no_mistake_where_it_was_chosen():
+    """(12 M)^(-1/4), DeepNorm's gain of a decoder, on d^(-1/2) is what a gain on the vocabulary would come to."""
+    std = (12 * 2) ** -0.25 * 32**-0.5
+    config = TransformerConfig(**{**OUR_SHAPE, "vocab_size": 2000}, tie_embeddings="none")
+    chosen = Transformer(config, scheme_class("deepnorm")(), ends=EndsConfig(vocabulary_std=std))
+    assert deepnet.audit(chosen, (IDS, None, TARGET), claims="deepnorm").findings == []
+    chosen.ends = EndsConfig()  # the same numbers, but nobody says that they are meant
+    (finding,) = deepnet.audit(chosen, (IDS, None, TARGET), claims="deepnorm").findings
+    assert "vocabulary matrix is scaled by the decoder's gain" in finding.what
+
+
+def test_a_claim_that_fixes_other_ends_is_compared_by_its_own():
+    config = TransformerConfig(**OUR_SHAPE)
+    model = Transformer(config, scheme_class("pre_ln")(), ends=EndsConfig(embedding_std=0.5))
+    report = deepnet.audit(model, (IDS, None, TARGET), claims="scale_norm")
+    assert [line.split(":")[0] for line in report.not_located] == ["encoder", "decoder"]
+    assert all(r.expected == pytest.approx(32**-0.5) for r in end_reports(report))
+
+
+@pytest.mark.parametrize(("ends", "std"), list(zip(ENDS, (0.25, 0.5, None), strict=True)), ids=str)
+@pytest.mark.parametrize("name", ["Marian", "BERT", "GPT-2", "Llama"])
+def test_an_adopted_model_says_what_was_chosen(name, ends, std):
+    zoo = run_path(str(Path(__file__).parents[3] / "docs" / "adoption.py"), run_name="zoo")
+    model = zoo["MODELS"][name]()
+    deepnet.apply_scheme(model, "deepnorm", ends=ends)
+    batch = zoo["inputs"](model)
+    report = deepnet.audit(model, batch, claims="deepnorm")
+    assert report.findings == []
+    tables = [r for r in end_reports(report) if "token_type" not in r.where]
+    assert {r.role for r in tables} == {"embedding", "vocabulary"}
+    for found in tables:
+        assert std is None or found.expected == pytest.approx(std)
+        assert std is None or found.std == pytest.approx(std, rel=0.15)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers.models.bart import modeling_bart as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Weight, arrange
+from deepnet.anatomy.rows import Embedding, TokenRows, embedding_rows, tying, vocabulary_rows
 from deepnet.errors import AdaptError
 from deepnet.schemes.base import StackName
 
@@ -61,10 +62,18 @@ class BartDecoderLayer(SitedDecoderLayer, stock.BartDecoderLayer):
     """BART's decoder layer with its additions as modules."""
 
 
+class BartScaledWordEmbedding(stock.BartScaledWordEmbedding, Embedding):
+    """BART's embedding with rows of unit length, which it multiplies as ever."""
+
+
 def find(model: Any) -> Anatomy:
     """Return the anatomy of a BART; raises AdaptError where it has only one of the two stacks."""
     return encoder_decoder(
-        model, BartEncoderLayer, BartDecoderLayer, entry_norm="layernorm_embedding"
+        model,
+        BartEncoderLayer,
+        BartDecoderLayer,
+        entry_norm="layernorm_embedding",
+        unit_embedding=BartScaledWordEmbedding,
     )
 
 
@@ -74,8 +83,9 @@ def encoder_decoder(
     decoder_class: type[nn.Module],
     *,
     entry_norm: str | None,
+    unit_embedding: type[nn.Module] = Embedding,
 ) -> Anatomy:
-    """Return the anatomy of a BART or a Marian whose layers become those classes."""
+    """Return the anatomy of a BART or a Marian whose layers and embeddings become those classes."""
     base = model.base_model
     if "encoder" not in base._modules or not model.config.is_encoder_decoder:
         raise AdaptError(
@@ -83,9 +93,14 @@ def encoder_decoder(
             "that is never used; apply the scheme to the whole encoder-decoder"
         )
     config = model.config
+    # a Marian whose stacks have vocabularies of their own shares nothing
+    tables = [m for name, m in base.named_children() if name == "shared"]
+    tables.append(base.encoder.embed_tokens)
+    read = tuple(embedding_rows(table, unit_embedding) for table in tables)
+    written = embedding_rows(base.decoder.embed_tokens, unit_embedding), *vocabulary_rows(model)
     stacks = (
-        _stack("encoder", base.encoder, encoder_class, config.encoder_ffn_dim, entry_norm),
-        _stack("decoder", base.decoder, decoder_class, config.decoder_ffn_dim, entry_norm),
+        _stack("encoder", base.encoder, encoder_class, read, entry_norm),
+        _stack("decoder", base.decoder, decoder_class, written, entry_norm),
     )
     output = model.get_output_embeddings()
     return Anatomy(
@@ -95,7 +110,7 @@ def encoder_decoder(
         stacks=stacks,
         make_norm=nn.LayerNorm,
         vocabulary=None if output is None else output.weight,
-        tie_embeddings="all" if config.tie_word_embeddings else "none",
+        tie_embeddings=tying(read + written),
     )
 
 
@@ -116,7 +131,11 @@ def _after_feed_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def _stack(
-    name: StackName, stack: Any, kind: type[nn.Module], ffn_dim: int, entry_norm: str | None
+    name: StackName,
+    stack: Any,
+    kind: type[nn.Module],
+    rows: tuple[TokenRows, ...],
+    entry_norm: str | None,
 ) -> FoundStack:
     layers = [_layer(layer, kind) for layer in stack.layers]
     norm = None if entry_norm is None else stack.get_submodule(entry_norm)
@@ -125,9 +144,10 @@ def _stack(
         module=stack,
         sites=arrange(name, layers),
         d_model=stack.config.d_model,
-        ffn_dim=ffn_dim,
+        ffn_dim=stack.layers[0].fc1.out_features,
         num_heads=stack.layers[0].self_attn.num_heads,
         entry_norm=norm,
+        rows=rows,
     )
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers.models.bert import modeling_bert as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Weight, arrange
+from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
 from deepnet.errors import AdaptError
 from deepnet.schemes.base import StackName
 
@@ -82,6 +83,7 @@ def one_stack(model: Any, attention: type[nn.Module], layer: type[nn.Module]) ->
         ffn_dim=config.intermediate_size,
         num_heads=config.num_attention_heads,
         entry_norm=base.embeddings.LayerNorm,
+        rows=(embedding_rows(base.embeddings.word_embeddings), *vocabulary_rows(model)),
     )
     eps = config.layer_norm_eps
     return Anatomy(
@@ -91,7 +93,7 @@ def one_stack(model: Any, attention: type[nn.Module], layer: type[nn.Module]) ->
         stacks=(stack,),
         make_norm=lambda width: nn.LayerNorm(width, eps=eps),
         vocabulary=None if output is None else output.weight,
-        tie_embeddings="all" if config.tie_word_embeddings else "none",
+        tie_embeddings=tying(stack.rows),
     )
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers.models.gpt2 import modeling_gpt2 as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Slot, Weight, arrange
+from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
 from deepnet.errors import AdaptError
 from deepnet.schemes.base import Role
 
@@ -49,6 +50,7 @@ def find(model: Any) -> Anatomy:
         num_heads=config.num_attention_heads,
         final=Slot(base, "ln_f"),
         entry=(base.wte.weight, base.wpe.weight),
+        rows=(embedding_rows(base.wte), *vocabulary_rows(model)),
     )
     output = model.get_output_embeddings()
     eps = config.layer_norm_epsilon
@@ -59,7 +61,7 @@ def find(model: Any) -> Anatomy:
         stacks=(stack,),
         make_norm=lambda width: nn.LayerNorm(width, eps=eps),
         vocabulary=None if output is None else output.weight,
-        tie_embeddings="all" if config.tie_word_embeddings else "none",
+        tie_embeddings=tying(stack.rows),
     )
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from transformers.models.llama import modeling_llama as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Slot, Weight, arrange
+from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
 
 
 class LlamaDecoderLayer(Sited, stock.LlamaDecoderLayer):
@@ -30,6 +31,7 @@ def find(model: Any) -> Anatomy:
         num_heads=config.num_attention_heads,
         final=Slot(base, "norm"),
         entry=(base.embed_tokens.weight,),
+        rows=(embedding_rows(base.embed_tokens), *vocabulary_rows(model)),
     )
     output = model.get_output_embeddings()
     eps = config.rms_norm_eps
@@ -40,7 +42,7 @@ def find(model: Any) -> Anatomy:
         stacks=(stack,),
         make_norm=lambda width: stock.LlamaRMSNorm(width, eps=eps),
         vocabulary=None if output is None else output.weight,
-        tie_embeddings="all" if config.tie_word_embeddings else "none",
+        tie_embeddings=tying(stack.rows),
     )
 
 

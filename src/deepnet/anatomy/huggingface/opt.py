@@ -7,6 +7,7 @@ from transformers.models.opt import modeling_opt as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Placement, Sited, Slot, arrange
 from deepnet.anatomy.huggingface.bart import attention_weights, ffn_weights
+from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
 
 
 class OPTDecoderLayer(Sited, stock.OPTDecoderLayer):
@@ -42,6 +43,7 @@ def find(model: Any) -> Anatomy:
         num_heads=config.num_attention_heads,
         final=Slot(decoder, "final_layer_norm", optional=True),
         entry=() if projected else (decoder.embed_tokens.weight, positions),
+        rows=(embedding_rows(decoder.embed_tokens), *vocabulary_rows(model)),
     )
     output = model.get_output_embeddings()
     affine = config.layer_norm_elementwise_affine
@@ -52,7 +54,7 @@ def find(model: Any) -> Anatomy:
         stacks=(stack,),
         make_norm=lambda width: nn.LayerNorm(width, elementwise_affine=affine),
         vocabulary=None if output is None else output.weight,
-        tie_embeddings="all" if config.tie_word_embeddings else "none",
+        tie_embeddings=tying(stack.rows),
     )
 
 

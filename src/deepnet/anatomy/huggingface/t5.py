@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers.models.t5 import modeling_t5 as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Slot, Weight, arrange
+from deepnet.anatomy.rows import TokenRows, embedding_rows, tying, vocabulary_rows
 from deepnet.schemes.base import Branch, StackName
 
 
@@ -56,9 +57,11 @@ def _attend(
 def find(model: Any) -> Anatomy:
     """Return the anatomy of a T5."""
     base, config = model.base_model, model.config
-    stacks = [_stack("encoder", base.encoder)]
+    shared = embedding_rows(base.shared), embedding_rows(base.encoder.embed_tokens)
+    stacks = [_stack("encoder", base.encoder, shared)]
     if "decoder" in base._modules:
-        stacks.append(_stack("decoder", base.decoder))
+        rows = embedding_rows(base.decoder.embed_tokens), *vocabulary_rows(model)
+        stacks.append(_stack("decoder", base.decoder, rows))
     output = model.get_output_embeddings()
     eps = config.layer_norm_epsilon
     return Anatomy(
@@ -68,11 +71,11 @@ def find(model: Any) -> Anatomy:
         stacks=tuple(stacks),
         make_norm=lambda width: stock.T5LayerNorm(width, eps=eps),
         vocabulary=None if output is None else output.weight,
-        tie_embeddings="all" if config.tie_word_embeddings else "none",
+        tie_embeddings=tying(tuple(use for stack in stacks for use in stack.rows)),
     )
 
 
-def _stack(name: StackName, stack: Any) -> FoundStack:
+def _stack(name: StackName, stack: Any, rows: tuple[TokenRows, ...]) -> FoundStack:
     config = stack.config
     return FoundStack(
         name=name,
@@ -83,6 +86,7 @@ def _stack(name: StackName, stack: Any) -> FoundStack:
         num_heads=config.num_heads,
         final=Slot(stack, "final_layer_norm"),
         entry=(stack.embed_tokens.weight,),
+        rows=rows,
     )
 
 
