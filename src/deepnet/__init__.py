@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from deepnet.schemes.catalogue import list_schemes as list_schemes
     from deepnet.schemes.catalogue import load_scheme as load_scheme
     from deepnet.schemes.coefficients import coefficients as coefficients
+    from deepnet.transformer.ends import EndsConfig as EndsConfig
     from deepnet.transformer.models import Transformer as Transformer
     from deepnet.transformer.models import TransformerConfig as TransformerConfig
 
@@ -50,6 +51,7 @@ _HOMES = {
     "BranchRatio": "deepnet.probes.branch_ratio",
     "DecodingConfig": "deepnet.decoding.interface",
     "DeepNorm": "deepnet.blocks.named",
+    "EndsConfig": "deepnet.transformer.ends",
     "GradientNorm": "deepnet.probes.gradient_norm",
     "LogitScale": "deepnet.probes.logit_scale",
     "ModelUpdate": "deepnet.probes.model_update",

@@ -28,10 +28,10 @@ num_heads = 2
 [schedule]
 name = "linear"
 warmup_steps = 2
-decay_steps = 9
+decay_steps = 10
 [training]
-max_steps = 9
-validate_every = 3
+max_steps = 10
+validate_every = 2
 """
 
 
@@ -52,10 +52,10 @@ def test_the_demo_compares_both_and_can_be_run_again(shrunk):
     console = Console(record=True, width=200, file=io.StringIO())
     found = module.run_demo(shrunk / "run", cache=shrunk / "cache", console=console)
     assert [(row["model"], row["updates"], row["ended"]) for row in found.rows] == [
-        ("Post-LN", 3, "max_steps"),
-        ("DeepNorm", 9, "max_steps"),
+        ("Post-LN", 2, "max_steps"),
+        ("DeepNorm", 10, "max_steps"),
     ]
-    assert found.same_step["step"] == 3
+    assert found.same_step["step"] == 2
     assert found.picture.read_bytes().startswith(b"\x89PNG")
     assert len(found.samples) == 5
     assert all(source.split()[0] in WORDS for source, _, _ in found.samples)
@@ -68,6 +68,6 @@ def test_the_demo_compares_both_and_can_be_run_again(shrunk):
 def test_the_two_runs_of_the_real_demo_share_one_schedule():
     recipe = load_recipe(module.RECIPE)
     assert recipe.schedule.decay_steps == recipe.training.max_steps
-    assert recipe.training.max_steps // 3 % recipe.training.validate_every == 0
+    assert recipe.training.max_steps // 5 % recipe.training.validate_every == 0
     assert recipe.model.encoder_layers == recipe.model.decoder_layers == 18
     assert recipe.training.precision == "fp32"
