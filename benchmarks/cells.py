@@ -48,8 +48,18 @@ class TrainedCell(Protocol):
         """The recipe with what is this cell's."""
 
 
-def train_cell(cell: Any, out: Path) -> None:
-    """Train one cell, from its last checkpoint where there is one; write what became of it unless it was stopped."""
+def no_more(run: Path) -> dict[str, Any]:
+    """Return nothing: the losses of a run are its result."""
+    return {}
+
+
+def train_cell(
+    cell: Any, out: Path, *, measure: Callable[[Path], dict[str, Any]] = no_more
+) -> None:
+    """Train one cell, from its last checkpoint where there is one; write what became of it unless it was stopped.
+
+    `measure` returns what else of the run folder belongs to the result.
+    """
     trained: TrainedCell = cell
     run = out / trained.name
     try:
@@ -62,9 +72,8 @@ def train_cell(cell: Any, out: Path) -> None:
         stopped = str(error)
     records = read_jsonl(run / "metrics.jsonl")
     losses = {r["step"]: r["validation_loss"] for r in records if "validation_loss" in r}
-    write_json(
-        result_path(out, trained.name), {**asdict(cell), "losses": losses, "stopped": stopped}
-    )
+    result = {**asdict(cell), "losses": losses, "stopped": stopped, **measure(run)}
+    write_json(result_path(out, trained.name), result)
 
 
 def result_path(out: Path, name: str) -> Path:

@@ -14,7 +14,14 @@ import torch
 
 from deepnet.data.loader import Batch, UpdateLoader
 from deepnet.pipeline.devices import choose_device
-from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
+from deepnet.pipeline.preparing import (
+    CACHE,
+    Report,
+    build_model,
+    make_loader,
+    prepare_data,
+    sized_model,
+)
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.settling import settle_ends
 from deepnet.schemes.coefficients import coefficients
@@ -97,8 +104,10 @@ def inspect_recipe(
 
     Raises DeepNetError where a run would refuse the recipe or its text.
     """
-    recipe, place = settle_ends(recipe, report=report), choose_device(device)
+    place = choose_device(device)
     data = prepare_data(recipe, cache=cache, report=report)
+    size = sized_model(recipe.model, data.tokenizers).vocab_size
+    recipe = settle_ends(recipe, vocab_size=size, report=report)
     model = build_model(recipe, data.tokenizers)
     initialization = initialization_report(model)
     update, largest = _look_at_updates(make_loader(recipe, data))

@@ -16,7 +16,7 @@ from deepnet.errors import ConfigError
 from deepnet.pipeline.shipped import hint_at_recipe, list_recipes, shipped_recipe
 from deepnet.probes.config import ProbeConfig
 from deepnet.record import RunFolder
-from deepnet.schemes.base import ResidualScheme
+from deepnet.schemes.base import Ends, ResidualScheme, StackContext
 from deepnet.schemes.catalogue import load_scheme, scheme_class
 from deepnet.training.config import (
     OptimizerConfig,
@@ -25,8 +25,8 @@ from deepnet.training.config import (
     optimizer_family,
 )
 from deepnet.training.guard import GuardConfig
-from deepnet.transformer.ends import EndsConfig, choose_ends
-from deepnet.transformer.models import STACKS, TransformerConfig, stack_context
+from deepnet.transformer.ends import EndsConfig, choose_ends, own_rates
+from deepnet.transformer.models import STACKS, TransformerConfig, check_defined, stack_context
 
 _PAIR_KEYS = {
     "cleaning": ("max_ratio",),
@@ -34,8 +34,6 @@ _PAIR_KEYS = {
     "model": ("source_vocab_size",),
 }
 _WARMUP = ("warmup_steps", "warmup_init_lr")
-ENDS_BEFORE = {"embedding_lr_multiplier": 1.0}
-"""What says that embeddings are trained as before there was a choice, under every scheme."""
 _PAIR_SECTIONS = ("validation", "decoding")
 """What has no effect on one text."""
 
@@ -173,11 +171,15 @@ def _for_pairs_only(recipe: Recipe) -> list[str]:
 def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe, apply `section.key=value` overrides and check it; raises ConfigError that names the key.
 
-    `recipe` is a TOML file, the folder of a run, whose own recipe is taken, or the name of a shipped recipe.
+    `recipe` is a TOML file, the folder of a run, whose own recipe is taken, or the name of a shipped recipe. A run from
+    before there was a choice of ends had the scheme's own.
     """
     path = find_recipe(recipe)
-    data = _recorded(path) if path.is_dir() else read_toml(path)
-    return parse_recipe(override(data, overrides))
+    if not path.is_dir():
+        return parse_recipe(override(read_toml(path), overrides))
+    recorded = RunFolder.open(path).read_recipe().get("recipe", {})
+    loaded = parse_recipe(override(_without_defaults(recorded), overrides))
+    return loaded if "ends" in recorded else with_ends(loaded, own_ends(loaded))
 
 
 def find_recipe(recipe: str | Path) -> Path:
@@ -201,27 +203,44 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     return recipe
 
 
+def planned_ends(recipe: Recipe) -> list[tuple[StackContext, Ends]]:
+    """Return the ends that the recipe's scheme itself plans for each stack; raises ConfigError where it cannot."""
+    scheme, family = recipe.residual_scheme(), optimizer_family(recipe.optimizer.name)
+    check_defined(scheme, recipe.model.architecture)
+    layers = {"encoder": recipe.model.encoder_layers, "decoder": recipe.model.decoder_layers}
+    names = [name for name in STACKS if layers[name]]
+    contexts = [stack_context(recipe.model, name, optimizer_family=family) for name in names]
+    return [(context, scheme.stack(context).ends) for context in contexts]
+
+
+def own_ends(recipe: Recipe) -> EndsConfig:
+    """Return what says in numbers that the ends learn as under the recipe's scheme itself."""
+    planned = [ends for _, ends in planned_ends(recipe)]
+    return own_rates(planned, tied=recipe.model.tie_embeddings != "none")
+
+
+def with_ends(recipe: Recipe, ends: EndsConfig) -> Recipe:
+    """Return the recipe with `ends` where it says nothing itself."""
+    said = recipe.ends.model_dump(exclude_none=True)
+    return recipe.model_copy(update={"ends": ends.model_copy(update=said)})
+
+
 def _check_ends(recipe: Recipe) -> None:
     """Raise ConfigError where [ends] contradicts the scheme, or has no effect."""
-    scheme, family = recipe.residual_scheme(), optimizer_family(recipe.optimizer.name)
-    layers = {"encoder": recipe.model.encoder_layers, "decoder": recipe.model.decoder_layers}
-    if recipe.ends != EndsConfig() and recipe.model.architecture in scheme.architectures:
-        for stack in (name for name in STACKS if layers[name]):
-            context = stack_context(recipe.model, stack, optimizer_family=family)
-            choose_ends(scheme.stack(context).ends, recipe.ends, context)
+    recipe.residual_scheme()
+    if recipe.ends != EndsConfig():
+        for context, ends in planned_ends(recipe):
+            choose_ends(ends, recipe.ends, context)
 
 
-def _recorded(run: Path) -> dict[str, Any]:
-    """Return the recipe of a run folder, without what has its default: a key that is there counts as asked for.
+def _without_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded recipe without what has its default: a key that is there counts as asked for.
 
-    The warm-up is kept: without it a scheme would choose one. A run from before there was a choice of ends had the
-    scheme's.
+    The warm-up is kept: without it a scheme would choose one.
     """
-    recorded = RunFolder.open(run).read_recipe().get("recipe", {})
     warmup = {key: recorded["schedule"][key] for key in _WARMUP if "schedule" in recorded}
     given = _given(Recipe, recorded)
-    ends = given.get("ends", {}) if "ends" in recorded else ENDS_BEFORE
-    return {**given, "ends": ends, "schedule": {**given.get("schedule", {}), **warmup}}
+    return {**given, "schedule": {**given.get("schedule", {}), **warmup}}
 
 
 def _given(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A whole run: prepare, train, bundle, score the test part."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,10 +19,17 @@ from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.finishing import score_test, write_bundle
 from deepnet.pipeline.opening import bundle_path
-from deepnet.pipeline.preparing import CACHE, Report, build_model, make_loader, prepare_data
+from deepnet.pipeline.preparing import (
+    CACHE,
+    Report,
+    build_model,
+    make_loader,
+    prepare_data,
+    sized_model,
+)
 from deepnet.pipeline.probing import make_recorder, probe_batch
-from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.settling import resume_ends, settle_ends
+from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
+from deepnet.pipeline.settling import settle_ends
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
@@ -84,9 +91,10 @@ def run_recipe(
             RunFolder.check_free(out)
         if start_from and not resume:
             recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
-        if not resume:
-            recipe = settle_ends(recipe, start_from=start_from, report=report)
         data = _prepare(recipe, ranks, cache, report)
+        if not resume:
+            size = sized_model(recipe.model, data.tokenizers).vocab_size
+            recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
         _check_held_out(recipe, data)
         model = build_model(recipe, data.tokenizers)
         if start_from:
@@ -134,10 +142,9 @@ def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, st
     if start_from:
         vocabulary = build(TokenizerConfig, saved["recipe"]["tokenizer"], where="tokenizer")
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
-    recipe = resume_ends(recipe, saved["recipe"])
-    check_resumable(
-        _fixed_settings(saved["recipe"]), _fixed_settings(recipe.model_dump(mode="json"))
-    )
+    recorded = load_recipe(run.path)
+    recipe = with_ends(recipe, recorded.ends)
+    check_resumable(_fixed_settings(recorded), _fixed_settings(recipe))
     if list_checkpoints(run.checkpoints):
         return recipe, None
     weights = f" with the weights of {start_from}" if start_from else ""
@@ -169,7 +176,7 @@ def _take_weights(model: Transformer, start_from: str | Path) -> None:
     if changes:
         raise ConfigError(
             f"the weights of {start_from} are those of another function: {'; '.join(changes)}; "
-            "set the recipe's [model] and [scheme] to what they were"
+            "set the recipe's [model], [scheme] and [ends] to what they were"
         )
     load_model_tensors(model, model_tensors(given))
 
@@ -183,9 +190,11 @@ def _function(model: Transformer) -> dict[str, Any]:
     alphas = {
         str(n): plan.skip.value for n, plan in enumerate(plans) if isinstance(plan.skip, Constant)
     }
-    unit_rows = {stack.name: stack.plan.ends.unit_rows for stack in model.stacks()}
+    rows = {
+        stack.name: "unit" if stack.plan.ends.unit_rows else "plain" for stack in model.stacks()
+    }
     scheme = {**describe_scheme(model.scheme), "skip": alphas}
-    return {"model": shape, "scheme": scheme, "unit_rows": unit_rows}
+    return {"model": shape, "scheme": scheme, "ends": {"rows": rows}}
 
 
 @contextmanager
@@ -244,7 +253,7 @@ def _train(
         guard=recipe.guard,
         probing=_probing(recipe, data, precision, ranks.device),
         settings={
-            **_fixed_settings(recipe.model_dump(mode="json")),
+            **_fixed_settings(recipe),
             "prepared": {"text": data.folder.name},
         },
         resume=resume,
@@ -274,13 +283,16 @@ def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:
         scheme.advance(model, int(model.scheme_step) + 1)
 
 
-def _fixed_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a resumed run must not change besides the sections of training, from a dumped recipe.
+def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return what a resumed run must not change besides the sections of training.
 
-    Runs from before there was a choice of ends have none.
+    Of the ends, what is not the scheme's own: there was no choice when the oldest runs were recorded.
     """
-    sections = ("data", "cleaning", "tokenizer", "batching", "model", "scheme", "ends")
-    return {name: recipe.get(name, {}) for name in sections}
+    sections = {"data", "cleaning", "tokenizer", "batching", "model", "scheme"}
+    own = own_ends(recipe).model_dump()
+    chosen = recipe.ends.model_dump(mode="json", exclude_none=True)
+    ends = {key: value for key, value in chosen.items() if value != own[key]}
+    return {**recipe.model_dump(mode="json", include=sections), "ends": ends}
 
 
 def _say_nothing(message: str) -> None:

@@ -1,18 +1,16 @@
 """What a recipe leaves open is settled before its run begins, and recorded as if it had been said."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deepnet.bundle import read_bundle_config
-from deepnet.config import build
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import Report
-from deepnet.pipeline.recipe import ENDS_BEFORE, Recipe
-from deepnet.schemes.base import Ends, Policy
+from deepnet.pipeline.recipe import Recipe, own_ends, planned_ends, with_ends
+from deepnet.schemes.base import Ends, Policy, Role
 from deepnet.training.config import optimizer_family
-from deepnet.transformer.ends import EndsConfig
-from deepnet.transformer.models import stack_context
+from deepnet.transformer.ends import EndsConfig, choose_ends, own_rate
 
 RELATIVE_STEP = 0.5
 """What an update at the peak learning rate moves a number of an embedding by, in standard deviations of their draw.
@@ -22,58 +20,66 @@ docs/ends.md has the measurements.
 
 
 def settle_ends(
-    recipe: Recipe, *, start_from: str | Path | None = None, report: Report | None = None
+    recipe: Recipe,
+    *,
+    vocab_size: int,
+    start_from: str | Path | None = None,
+    report: Report | None = None,
 ) -> Recipe:
-    """Return the recipe with its ends decided where it says nothing of them: a bundle's to fine-tune, or the default.
+    """Return the recipe with the learning rates of its ends in numbers, and to fine-tune with the rows of the bundle.
 
-    By default embeddings learn faster than matrices, where the optimiser is of Adam's family and the scheme leaves
-    their learning rate open: by RELATIVE_STEP * std / lr, at least 1.
+    Where it says nothing, embeddings learn faster than matrices: by RELATIVE_STEP * std / lr, at least 1. They do not
+    where the optimiser is not of Adam's family, where the scheme has a rate of its own, or where they are trained.
     """
-    if recipe.ends != EndsConfig():
-        return recipe
     if start_from:
-        return recipe.model_copy(update={"ends": read_bundle_config(bundle_path(start_from)).ends})
-    ends = _default_ends(recipe)
-    multiplier = ends.embedding_lr_multiplier
-    if report and multiplier:
+        rows = read_bundle_config(bundle_path(start_from)).ends.rows
+        settled = with_ends(recipe, own_ends(recipe).model_copy(update={"rows": rows}))
+    else:
+        settled = with_ends(recipe, default_ends(recipe, vocab_size=vocab_size))
+    multiplier = settled.ends.embedding_lr_multiplier
+    if report and multiplier not in (None, 1.0):
         report(
-            f"embeddings learn {multiplier:.3g} times as fast as matrices (no [ends] in the recipe)"
+            f"embeddings learn {multiplier:.3g} times as fast as matrices ([ends] of the recipe)"
         )
-    return recipe.model_copy(update={"ends": ends})
+    return settled
 
 
-def resume_ends(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a resumed run with the ends its recorded recipe was settled with, unless it says others.
+def default_ends(recipe: Recipe, *, vocab_size: int) -> EndsConfig:
+    """Return what a recipe gets where it says nothing of the learning rates of its ends.
 
-    A run from before there was a choice has recorded none, and goes on under the scheme's own.
+    What AdamW's decay takes off a row at an update stays what it was.
     """
-    before = build(EndsConfig, ENDS_BEFORE)
-    silent = recipe.ends == EndsConfig() or ("ends" not in recorded and recipe.ends == before)
-    if not silent:
-        return recipe
-    ends = build(EndsConfig, recorded.get("ends", {}), where="ends")
-    return recipe.model_copy(update={"ends": ends})
+    planned = [choose_ends(ends, recipe.ends, context) for context, ends in planned_ends(recipe)]
+    untied = recipe.model.tie_embeddings == "none"
+    roles: list[tuple[Role, Sequence[Ends]]] = [("embedding", planned)]
+    roles += [("vocabulary", planned[-1:])] if untied else []
+    found: dict[str, Any] = {}
+    for role, ends in roles:
+        given = recipe.ends.of(role, "lr")
+        multiplier = _multiplier(recipe, role, ends, vocab_size) if given is None else given
+        found[f"{role}_lr_multiplier"] = multiplier
+        own = ends[-1].policy.get(role, Policy())
+        if multiplier not in (None, given, own.lr) and _decays(recipe, ends):
+            found[f"{role}_weight_decay_multiplier"] = own.weight_decay * own.lr / multiplier
+    return EndsConfig(**found)
 
 
-def _default_ends(recipe: Recipe) -> EndsConfig:
-    """Return the default, which keeps what AdamW's decay takes off a row at an update."""
-    family = optimizer_family(recipe.optimizer.name)
-    config = recipe.model
-    context = stack_context(
-        config, "decoder" if config.decoder_layers else "encoder", optimizer_family=family
-    )
-    ends = recipe.residual_scheme().stack(context).ends
-    if family != "adam" or "lr" in ends.fixes:
-        return EndsConfig()
-    multiplier = _multiplier(ends, width=config.d_model, lr=recipe.optimizer.lr)
-    decays = recipe.optimizer.name == "adamw" and recipe.optimizer.weight_decay > 0
-    return EndsConfig(
-        embedding_lr_multiplier=multiplier,
-        embedding_weight_decay_multiplier=1.0 / multiplier if decays else None,
-    )
+def _multiplier(
+    recipe: Recipe, role: Role, planned: Sequence[Ends], vocab_size: int
+) -> float | None:
+    own = own_rate(planned, role)
+    stds = [
+        ends.init[role].std(recipe.model.d_model, vocab_size)
+        for ends in planned
+        if role in ends.init
+    ]
+    is_open = own == 1.0 and not any("lr" in ends.fixes for ends in planned)
+    if optimizer_family(recipe.optimizer.name) != "adam" or not is_open or not stds:
+        return own
+    return max(1.0, RELATIVE_STEP * min(stds) / recipe.optimizer.lr)
 
 
-def _multiplier(ends: Ends, *, width: int, lr: float) -> float:
-    std = ends.init["embedding"].std(width, width)
-    own = ends.policy.get("embedding", Policy()).lr
-    return max(own, RELATIVE_STEP * std / lr)
+def _decays(recipe: Recipe, planned: Sequence[Ends]) -> bool:
+    """Return whether AdamW's decay, which is per unit of learning rate, acts on rows and is open."""
+    adamw = recipe.optimizer.name == "adamw" and recipe.optimizer.weight_decay > 0
+    return adamw and not any("weight_decay" in ends.fixes for ends in planned)

@@ -87,7 +87,7 @@ class Scheme(ResidualScheme):
             logit_scale=Learned(init=1.0, shape="vector"),
             init=_draws(context),
             policy=_policies(context),
-            fixes=("rows", "std", "weight_decay"),
+            fixes=("rows", "std", "lr", "weight_decay"),
         )
 
     def stream(self, context: StackContext) -> Stream:

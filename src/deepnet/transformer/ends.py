@@ -1,5 +1,6 @@
 """The ends as a choice beside the scheme: how embeddings and the vocabulary projection are held, drawn and trained."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -18,8 +19,9 @@ _ROLES: tuple[Role, ...] = ("embedding", "vocabulary")
 class EndsConfig(Section):
     """How embeddings and the vocabulary projection are held, drawn and trained; a key left out is the scheme's.
 
-    A recipe without this section lets embeddings learn faster than the matrices: by 0.5 * std / optimizer.lr, std that
-    of their draw (docs/ends.md). Not under another family of optimisers than Adam's, nor where the scheme fixes it.
+    Where a recipe leaves the lr multipliers out, embeddings learn faster than the matrices: by
+    0.5 * std / optimizer.lr, std that of their draw, at least 1 (docs/ends.md). Not under another family of optimisers
+    than Adam's, nor where the scheme has a rate of its own, nor in fine-tuning.
 
     The vocabulary's keys are for a projection of its own (model.tie_embeddings = "none"), where they follow the
     embedding's if they are left out; a projection that shares the embedding's rows is the embedding.
@@ -49,6 +51,23 @@ class EndsConfig(Section):
         return chosen[f"embedding_{name}"] if own is None else own
 
 
+def own_rates(planned: Sequence[Ends], *, tied: bool) -> EndsConfig:
+    """Return the choice that says in numbers how fast embeddings and projection learn under the scheme itself.
+
+    `planned` are the ends of every stack; where these differ, nothing is said.
+    """
+    return EndsConfig(
+        embedding_lr_multiplier=own_rate(planned, "embedding"),
+        vocabulary_lr_multiplier=None if tied else own_rate(planned[-1:], "vocabulary"),
+    )
+
+
+def own_rate(planned: Sequence[Ends], role: Role) -> float | None:
+    """Return a scheme's own multiplier of the learning rate for a role; None where its stacks differ."""
+    rates = {ends.policy.get(role, Policy()).lr for ends in planned}
+    return rates.pop() if len(rates) == 1 else None
+
+
 def choose_ends(planned: Ends, choice: EndsConfig, context: StackContext) -> Ends:
     """Return a stack's ends with `choice` in them.
 
@@ -68,7 +87,8 @@ def choose_ends(planned: Ends, choice: EndsConfig, context: StackContext) -> End
         if _part(planned, key) != _part(chosen, key):
             raise ConfigError(
                 f"the scheme fixes the {key} of its embeddings, and [ends] chooses another; leave out "
-                f"{' and '.join(_keys(choice, key))}, or take another scheme"
+                f"{' and '.join(_keys(choice, key))}, set what the scheme has ({_part(planned, key)}), or take another "
+                "scheme"
             )
     return chosen
 
@@ -94,7 +114,7 @@ def _policy(planned: Ends, choice: EndsConfig, role: Role) -> Policy:
 def _part(ends: Ends, key: EndsKey) -> object:
     """Return what the ends say of a key, to be compared."""
     if key == "rows":
-        return ends.unit_rows
+        return "unit" if ends.unit_rows else "plain"
     if key == "std":
         return [ends.init.get(role) for role in _ROLES]
     return [vars(ends.policy.get(role, Policy()))[key] for role in _ROLES]

@@ -113,10 +113,7 @@ class Transformer(Stepped):
             raise ConfigError(
                 f"vocab_size is {config.vocab_size}; expected at least 3 ids (eos, unk, padding)"
             )
-        if config.architecture not in scheme.architectures:
-            raise ConfigError(
-                f"this scheme is defined for {', '.join(scheme.architectures)}, not {config.architecture}"
-            )
+        check_defined(scheme, config.architecture)
         self.config = config
         self.scheme = scheme
         self.ends = ends
@@ -259,6 +256,14 @@ class Transformer(Stepped):
             self.target_embedding, tied=config.tie_embeddings != "none"
         )
         self.logit_scale = end_scale(plans[-1].logit_scale, config.vocab_size - 1)
+
+
+def check_defined(scheme: ResidualScheme, architecture: Architecture) -> None:
+    """Raise ConfigError where a scheme is not defined for an architecture."""
+    if architecture not in scheme.architectures:
+        raise ConfigError(
+            f"this scheme is defined for {', '.join(scheme.architectures)}, not {architecture}"
+        )
 
 
 def stack_context(

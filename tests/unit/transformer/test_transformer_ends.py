@@ -22,7 +22,7 @@ FIXED = {
     "scale_norm": {"rows", "std"},
     "t_fixup": {"rows", "std"},
     "completep": {"rows", "std", "lr", "weight_decay"},
-    "ngpt": {"rows", "std", "weight_decay"},
+    "ngpt": {"rows", "std", "lr", "weight_decay"},
 }
 CHOICES = {
     "rows": lambda name: {"rows": "plain" if name == "scale_norm" else "unit"},
