@@ -13,6 +13,7 @@ from deepnet.errors import DivergenceError
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl, write_json
+from measuring import commit, device, versions
 
 
 def run_cells(
@@ -72,7 +73,8 @@ def train_cell(
         stopped = str(error)
     records = read_jsonl(run / "metrics.jsonl")
     losses = {r["step"]: r["validation_loss"] for r in records if "validation_loss" in r}
-    result = {**asdict(cell), "losses": losses, "stopped": stopped, **measure(run)}
+    made = {"commit": commit(), "versions": versions(), "device": device()}
+    result = {**asdict(cell), "losses": losses, "stopped": stopped, **made, **measure(run)}
     write_json(result_path(out, trained.name), result)
 
 

@@ -37,7 +37,6 @@ from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import read_jsonl, write_json
 from deepnet.schemes.catalogue import scheme_table
-from measuring import commit, device, versions
 from scheme_grid import OPTIONS
 
 HERE = Path(__file__).resolve().parent
@@ -68,8 +67,8 @@ MECHANISM: dict[str, tuple[str, ...]] = {
     "draw / 30, multiplied back at both ends": apart(smaller=30, enters=30, leaves=30),
     "draw / 30, multiplied back where it enters": apart(smaller=30, enters=30),
     "draw / 30, multiplied back where it leaves": apart(smaller=30, leaves=30),
-    "unit rows, the old draw": ("ends.rows=unit", "ends.embedding_std=0.1443375673"),
-    "unit rows, FixNorm's draw": ("ends.rows=unit",),
+    "unit rows, the old draw": (OLD, "ends.rows=unit", "ends.embedding_std=0.1443375673"),
+    "unit rows, FixNorm's draw": (OLD, "ends.rows=unit"),
     "unit rows, the old draw, rate x30": (
         "ends.rows=unit",
         "ends.embedding_std=0.1443375673",
@@ -202,6 +201,10 @@ def all_cells() -> list[Cell]:
     by_rate = {f"rate x{n}": rate(n) if n > 1 else (OLD,) for n in MULTIPLIERS}
     by_rate = {"old": by_rate.pop("rate x1"), **by_rate}
     few = {name: by_rate[name] for name in ("old", "rate x10", "rate x30", "rate x100")}
+    same_decay = {
+        name: (*settings, f"ends.embedding_weight_decay_multiplier={1 / n}")
+        for (name, settings), n in zip(few.items(), (1, 10, 30, 100), strict=True)
+    }
     default = {"old": (OLD,), "default": ()}
     lengths = {f"{n:,} updates": updates(n) for n in DURATIONS}
     masked = ("model.architecture=encoder_only", *_sides(18, 0))
@@ -209,8 +212,8 @@ def all_cells() -> list[Cell]:
         *settling_cells(),
         *cells_of("mechanism", {"18 + 18 layers": ()}, MECHANISM),
         *cells_of("factor", FACTOR_SETTINGS, by_rate),
-        *cells_of("optimizers", OPTIMIZERS, few),
-        *cells_of("duration", lengths, {**few, "unit rows": ("ends.rows=unit",)}),
+        *cells_of("optimizers", OPTIMIZERS, {**same_decay, "default": ()}),
+        *cells_of("duration", lengths, {**few, "unit rows": (OLD, "ends.rows=unit")}),
         *cells_of("schemes", {name: OPTIONS.get(name, ()) for name in translators}, default),
         *cells_of("one_text", {"next token": (), "masked tokens": masked}, default),
     ]
@@ -245,8 +248,7 @@ def render(out: Path) -> None:
     cells = all_cells()
     found = [json.loads(p.read_text()) for c in cells if (p := result_path(out, c.name)).exists()]
     RESULTS.mkdir(parents=True, exist_ok=True)
-    about = {"device": device(), "versions": versions(), "commit": commit()}
-    write_json(RESULTS / "metrics.json", {**about, "cells": found})
+    write_json(RESULTS / "metrics.json", {"cells": found})
     parts = [f"# {len(found)} of {len(cells)} cells are finished\n"]
     for group in dict.fromkeys(cell.group for cell in cells):
         results = [result for result in found if result["group"] == group]

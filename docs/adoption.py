@@ -242,7 +242,7 @@ multipliers, what has one dimension (norms, biases, scales) without weight decay
 multiplies each group's rate, as torch's and the Trainer's do, keeps the multipliers.
 
 torch.nn's models have no embeddings, and refuse. A vocabulary is best resized before the scheme is applied:
-`resize_token_embeddings` puts a stock module where an untied projection with unit rows was.
+`resize_token_embeddings` puts a stock module where an untied projection with unit rows was, and saving then refuses.
 
 With `ends={"rows": "unit"}`:"""
 

@@ -128,7 +128,7 @@ def _apply(
         scheme=describe_scheme(scheme),
         modules=attached.changes,
         weights=tuple(weights),
-        notes=(*attached.notes, *ends_notes(ends)),
+        notes=(*attached.notes, *ends_notes(anatomy, ends)),
         journal=journal,
         model=anatomy.model,
     )

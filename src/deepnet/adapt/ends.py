@@ -73,12 +73,13 @@ def draw_rows(
     ]
 
 
-def ends_notes(choice: EndsConfig) -> Iterator[str]:
+def ends_notes(anatomy: Anatomy, choice: EndsConfig) -> Iterator[str]:
     """Yield what a report says of the ends: what is left as it is, and whose task the multipliers are."""
+    projects = any(use.role == "vocabulary" for use in anatomy.rows()) or not anatomy.rows()
     kept = [
         *([] if is_drawn(choice, "embedding") else ["embeddings"]),
         "positions",
-        *([] if is_drawn(choice, "vocabulary") else ["the vocabulary projection"]),
+        *([] if is_drawn(choice, "vocabulary") or not projects else ["the vocabulary projection"]),
     ]
     named = " and ".join(", ".join(kept).rsplit(", ", 1))
     yield f"{named} are left as they are"

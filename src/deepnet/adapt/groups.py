@@ -1,4 +1,4 @@
-"""The parameter groups with which any torch optimiser carries out the multipliers that were chosen for the ends."""
+"""What an optimiser needs to carry out the multipliers that were chosen for the ends: policies, or torch's groups."""
 
 from typing import Any
 
@@ -8,43 +8,79 @@ from deepnet.adapt.state import SchemeState
 from deepnet.anatomy.locate import locate
 from deepnet.anatomy.rows import distinct_rows
 from deepnet.errors import AdaptError
+from deepnet.schemes.base import Policy, Role
+from deepnet.transformer.initialize import parameter_policies
+from deepnet.transformer.models import Transformer
 
-Factors = tuple[float, float]
-"""What the learning rate and the weight decay are multiplied by."""
+PolicyRow = tuple[str, nn.Parameter, Policy]
 
 
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Return every trainable parameter of an adopted model, or of one around it, once, in groups for an optimiser.
+    """Return every trainable parameter of our Transformer or an adopted model once, in groups for an optimiser.
 
-    Embeddings and the vocabulary projection have `lr` and `weight_decay` times what was chosen for them; norms, biases
-    and scales, which have one dimension, no decay; all others both as given. The groups are the same in every process
-    and after `from_pretrained`. Raises AdaptError where no part of the model carries a scheme.
+    A module around such a model will do, too. Embeddings and the vocabulary projection have `lr` and `weight_decay`
+    times what was chosen for them; norms, biases and scales no decay; all others both as given. The groups are the
+    same in every process and after `from_pretrained`. Raises AdaptError where no part of the model carries a scheme,
+    or where two parts ask for different things of one parameter, or the scheme for an eps per role.
     """
-    factors = _row_factors(model)
-    groups: dict[Factors, list[nn.Parameter]] = {}
-    for parameter in model.parameters():
+    groups: dict[Policy, list[nn.Parameter]] = {}
+    for _, parameter, policy in chosen_policies(model):
         if parameter.requires_grad:
-            usual = 1.0, 1.0 if parameter.dim() > 1 else 0.0
-            groups.setdefault(factors.get(id(parameter), usual), []).append(parameter)
+            groups.setdefault(policy, []).append(parameter)
+    if any(policy.eps != 1.0 for policy in groups):
+        raise AdaptError(
+            "this scheme multiplies the optimiser's eps by role, which these groups cannot say; train the model by a "
+            "recipe or with train_model"
+        )
     return [
-        {"params": parameters, "lr": lr * rate, "weight_decay": weight_decay * decay}
-        for (rate, decay), parameters in groups.items()
+        {
+            "params": parameters,
+            "lr": lr * policy.lr,
+            "weight_decay": weight_decay * policy.weight_decay,
+        }
+        for policy, parameters in groups.items()
     ]
 
 
-def _row_factors(model: nn.Module) -> dict[int, Factors]:
-    """Return the factors of every parameter that holds tokens' rows, by identity."""
-    states = [module for module in model.modules() if isinstance(module, SchemeState)]
-    if not states:
+def chosen_policies(model: nn.Module) -> list[PolicyRow]:
+    """Return name, parameter and policy of every parameter of a model that carries a scheme, or holds one that does.
+
+    Raises AdaptError where none does, or where two parts ask for different things of one parameter.
+    """
+    found: dict[int, Policy] = {}
+    carriers = [m for m in model.modules() if isinstance(m, (Transformer, SchemeState))]
+    for carrier in carriers:
+        for parameter, policy in _own(carrier):
+            if found.setdefault(id(parameter), policy) != policy:
+                raise AdaptError(
+                    "two models share rows and were given different [ends]; choose the same for both"
+                )
+    if not carriers:
         raise AdaptError(
-            f"{type(model).__name__} carries no scheme; expected a model given one by apply_scheme, or read by "
-            "from_pretrained, or a module around it"
+            f"{type(model).__name__} carries no scheme; expected a Transformer of deepnet, a model given one by "
+            "apply_scheme, or read by from_pretrained, or a module around it"
         )
-    found = {}
-    for state in states:
-        for use in distinct_rows(locate(state.stepped()).rows()):
-            rate, decay = state.ends.of(use.role, "lr"), state.ends.of(use.role, "weight_decay")
-            found[id(use.weight)] = 1.0 if rate is None else rate, 1.0 if decay is None else decay
-    return found
+    return [
+        (name, p, found.get(id(p), Policy(weight_decay=float(p.dim() > 1))))
+        for name, p in model.named_parameters()
+    ]
+
+
+def carries_scheme(model: nn.Module) -> bool:
+    """Return whether a model is our Transformer, carries an adopted scheme, or holds one that does."""
+    return any(isinstance(module, (Transformer, SchemeState)) for module in model.modules())
+
+
+def _own(carrier: Transformer | SchemeState) -> list[tuple[nn.Parameter, Policy]]:
+    """Return what our own model asks of every parameter, an adopted one of those that hold tokens' rows."""
+    if isinstance(carrier, Transformer):
+        return [(parameter, policy) for _, parameter, policy in parameter_policies(carrier)]
+    uses = distinct_rows(locate(carrier.stepped()).rows())
+    return [(use.weight, _chosen(carrier, use.role)) for use in uses]
+
+
+def _chosen(state: SchemeState, role: Role) -> Policy:
+    rate, decay = state.ends.of(role, "lr"), state.ends.of(role, "weight_decay")
+    return Policy(lr=1.0 if rate is None else rate, weight_decay=1.0 if decay is None else decay)

@@ -8,6 +8,9 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from deepnet.anatomy.base import Sited
+from deepnet.anatomy.locate import locate
+from deepnet.anatomy.rows import UnitRows
+from deepnet.errors import AdaptError
 from deepnet.schemes.base import ResidualScheme
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.stepping import Stepped
@@ -30,6 +33,7 @@ class SchemeState(Stepped):
         self._model = (model,)  # in a tuple: a parent is no submodule of its child
         self.extra = nn.ModuleDict()
         self.count_updates()
+        self.register_state_dict_pre_hook(_refuse_lost_rows)  # type: ignore[no-untyped-call]
         self._listen()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -57,6 +61,16 @@ class SchemeState(Stepped):
 
     def _listen(self) -> None:
         register_optimizer_step_post_hook(partial(_after_step, weakref.ref(self)))
+
+
+def _refuse_lost_rows(state: SchemeState, *_: object) -> None:
+    """Raise AdaptError where a module was put in since whose rows are not of unit length: it would be read back so."""
+    for use in locate(state.stepped()).rows() if state.ends.rows == "unit" else ():
+        if not isinstance(use.module, UnitRows):
+            raise AdaptError(
+                f"the model was given rows of unit length, but its {use.role} is now a {type(use.module).__name__} "
+                "without them, and what is saved would be read back with them; resize it before apply_scheme"
+            )
 
 
 def _after_step(listener: weakref.ref[SchemeState], optimizer: Optimizer, *_: object) -> None:

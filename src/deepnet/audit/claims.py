@@ -59,12 +59,10 @@ def claim_stacks(
     for stack in stacks:
         context = _context(stack, shape)
         plan = scheme.stack(context)
-        chosen = _with_ends(plan, ends, context)
-        if chosen is None:
-            unknown.append(
-                f"{stack.name}: the chosen ends are not those that the claimed scheme fixes; its own are expected"
-            )
-        plan = chosen or plan
+        try:
+            plan = replace(plan, ends=choose_ends(plan.ends, ends, context))
+        except ConfigError as error:
+            unknown.append(f"{stack.name}: the claimed scheme's own ends are expected: {error}")
         if len(plan.sites) == len(stack.sites):
             claims.append(Claim(stack, plan))
         else:
@@ -73,14 +71,6 @@ def claim_stacks(
                 f"scheme has {len(plan.sites)}: not compared with the claim"
             )
     return claims, unknown
-
-
-def _with_ends(plan: StackPlan, choice: EndsConfig, context: StackContext) -> StackPlan | None:
-    """Return the plan with the chosen ends in it, None where the claim is another scheme, which fixes them."""
-    try:
-        return replace(plan, ends=choose_ends(plan.ends, choice, context))
-    except ConfigError:
-        return None
 
 
 def _context(stack: LocatedStack, shape: Shape) -> StackContext:

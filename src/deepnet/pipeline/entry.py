@@ -12,6 +12,7 @@ from pydantic import model_validator
 from rich.console import Console
 from torch import nn
 
+from deepnet.adapt.groups import carries_scheme, chosen_policies
 from deepnet.config import Section, build
 from deepnet.errors import ConfigError
 from deepnet.pipeline.beginning import preparation
@@ -34,7 +35,6 @@ from deepnet.training.progress import ProgressDisplay, format_incident
 from deepnet.training.session import Sink, Validate
 from deepnet.training.tensorboard import TensorBoardSink
 from deepnet.training.update import Loss
-from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
 
 _ONLY_IN_RECIPES = {
@@ -155,7 +155,7 @@ def train_model(
             validate=validate,
             prepare=preparation(ours, moved, loss=loss) if ours else None,
             after_update=partial(follow_update, ours.scheme) if ours else None,
-            policies=parameter_policies(ours) if ours else None,
+            policies=chosen_policies(model) if carries_scheme(model) else None,
             blocks=[layer for stack in ours.stacks() for layer in stack.layers] if ours else (),
             precision=precision,
             ranks=Ranks(on),

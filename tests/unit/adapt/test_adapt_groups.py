@@ -5,7 +5,15 @@ import torch
 from torch import nn
 
 import deepnet
-from deepnet import apply_scheme, parameter_groups
+from deepnet import (
+    EndsConfig,
+    Transformer,
+    TransformerConfig,
+    apply_scheme,
+    load_scheme,
+    parameter_groups,
+    train_model,
+)
 from deepnet.anatomy.locate import locate
 from deepnet.errors import AdaptError
 
@@ -41,6 +49,48 @@ def test_the_vocabulary_of_its_own_has_its_own_multiplier_and_a_model_around_it_
     assert rates[id(model.lm_head.weight)] == 3.0
     assert rates[id(whole[1].weight)] == rates[id(whole[1].bias)] == 1.0
     assert len(rates) == len(list(whole.parameters()))
+
+
+def test_a_model_of_ours_is_grouped_as_a_recipe_trains_it():
+    config = TransformerConfig(
+        encoder_layers=1, decoder_layers=1, d_model=8, num_heads=2, vocab_size=20
+    )
+    ends = EndsConfig(embedding_lr_multiplier=30.0, embedding_weight_decay_multiplier=0.5)
+    model = Transformer(config, load_scheme("deepnorm"), ends=ends)
+    groups = parameter_groups(model, lr=0.01, weight_decay=0.1)
+    found = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
+    assert found[id(model.target_embedding.weight)] == pytest.approx((0.3, 0.05))
+    others = [p for p in model.parameters() if p is not model.target_embedding.weight]
+    assert {found[id(p)] for p in others} == {(0.01, 0.1), (0.01, 0.0)}
+    assert len(found) == len(others) + 1
+
+
+def test_a_shared_row_cannot_learn_at_two_rates(zoo):
+    one, other = zoo.llama(), zoo.llama()
+    other.model.embed_tokens.weight = one.model.embed_tokens.weight
+    for model, rate in ((one, 30.0), (other, 3.0)):
+        apply_scheme(model, "deepnorm", ends={"embedding_lr_multiplier": rate})
+    with pytest.raises(AdaptError, match="share rows"):
+        parameter_groups(nn.ModuleList([one, other]), lr=1.0)
+
+
+def test_train_model_carries_out_the_multipliers_of_an_adopted_model(zoo, tmp_path):
+    model = zoo.llama().float()
+    apply_scheme(model, "deepnorm", ends={"embedding_lr_multiplier": 30.0})
+    rows, matrix = model.model.embed_tokens.weight, model.model.layers[0].mlp.up_proj.weight
+    before = rows.detach().clone(), matrix.detach().clone()
+    train_model(
+        model, batches=[torch.arange(2, 12)[None]], out=tmp_path / "run", device="cpu",
+        loss=lambda model, ids: model(input_ids=ids, labels=ids).loss,
+        settings={
+            "optimizer": {"lr": 1e-3}, "training": {"max_steps": 1},
+            "schedule": {"name": "constant", "warmup_steps": 0},
+        },
+    )  # fmt: skip
+    moved = [
+        (now - then).abs().max().item() for now, then in zip((rows, matrix), before, strict=True)
+    ]
+    assert moved == pytest.approx([3e-2, 1e-3], rel=0.01)
 
 
 def test_groups_of_a_model_of_torch_and_of_none(zoo):

@@ -195,3 +195,12 @@ def test_a_factor_that_needs_a_gain_is_refused_where_norms_have_none(zoo):
 
 def test_the_names_are_public():
     assert {"apply_scheme", "from_pretrained"} <= set(deepnet.__all__)
+
+
+def test_a_vocabulary_resized_under_unit_rows_is_not_saved_as_what_it_is_not(zoo, tmp_path):
+    model = zoo.llama()
+    apply_scheme(model, "deepnorm", ends={"rows": "unit"})
+    model.save_pretrained(tmp_path / "before")
+    model.resize_token_embeddings(50)
+    with pytest.raises(AdaptError, match="its vocabulary is now a Linear without them"):
+        model.save_pretrained(tmp_path / "after")
