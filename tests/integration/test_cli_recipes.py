@@ -57,7 +57,7 @@ def test_the_command_and_python_train_by_name(cli, corpus, cache, tmp_path):
 def test_a_file_of_that_name_comes_first(tmp_path):
     (tmp_path / "demo").write_text(OWN)
     assert deepnet.load_recipe("demo").training.max_steps == 7
-    assert deepnet.load_recipe(shipped_recipe("demo")).training.max_steps == 1500
+    assert deepnet.load_recipe(shipped_recipe("demo")).data.corpus == "tatoeba-en-de"
 
 
 def test_a_run_of_that_name_comes_first_but_no_other_folder(tmp_path):

@@ -127,12 +127,11 @@ def test_figures_are_those_of_the_finished_model(folder: Path, architecture: str
 @both_kinds
 def test_training_lowers_the_loss(folder: Path, architecture: str) -> None:
     recipe = load(folder, architecture, "training.max_steps=60", "optimizer.lr=1e-2")
-    validated = [
-        r
-        for r in records(train(folder, recipe, f"{architecture}-longer"))
-        if "validation_loss" in r
-    ]
-    assert validated[-1]["validation_loss"] < 0.8 * validated[0]["validation_loss"]
+    found = records(train(folder, recipe, f"{architecture}-longer"))
+    validated = [r["validation_loss"] for r in found if "validation_loss" in r]
+    assert (
+        validated[-1] < 0.8 * found[0]["loss"]
+    )  # of the first update, before any weight has moved
 
 
 @both_kinds
