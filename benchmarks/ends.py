@@ -76,6 +76,8 @@ MECHANISM: dict[str, tuple[str, ...]] = {
     ),
     "every rate x3": (OLD, "optimizer.lr=3e-3"),
     "every rate x10": (OLD, "optimizer.lr=1e-2"),
+    "gradient clipped at 0.1": (OLD, "training.clip_norm=0.1"),
+    "warm-up twice as long": (OLD, "schedule.warmup_steps=200"),
     "untied": (OLD, UNTIED),
     "untied, rate x30 where it enters": (
         UNTIED,
