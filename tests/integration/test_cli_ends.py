@@ -8,7 +8,7 @@ import pytest
 
 from deepnet.bundle import load_bundle
 from deepnet.errors import ConfigError
-from deepnet.pipeline.recipe import Recipe, load_recipe, planned_ends
+from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, planned_ends, with_ends
 from deepnet.pipeline.settling import RELATIVE_STEP, settle_ends
 from deepnet.record import read_jsonl
 from deepnet.schemes.base import Policy
@@ -189,6 +189,12 @@ def test_a_run_and_a_dry_run_say_what_was_decided(cli, corpus, cache, finished) 
     dry = ("train", corpus / "recipe.toml", "--dry-run", "--cache", cache)
     assert said in cli(*dry).out
     assert "embeddings learn" not in cli(*dry, "ends.embedding_lr_multiplier=1.0").out
+
+
+def test_a_vocabulary_that_is_left_out_follows_what_is_said_of_the_embedding(recipe) -> None:
+    said = recipe("model.tie_embeddings=none", "ends.embedding_lr_multiplier=30.0")
+    for decided in (own_ends(said), settled(said)):
+        assert with_ends(said, decided).ends.of("vocabulary", "lr") == 30.0
 
 
 def test_fine_tuning_keeps_the_rows_of_the_bundle(cli, corpus, cache, tmp_path) -> None:

@@ -11,9 +11,7 @@ from deepnet.adapt.install import Change, Installed, install
 from deepnet.adapt.journal import Journal
 from deepnet.adapt.state import SchemeState
 from deepnet.schemes.base import Learned, ResidualScheme, Scheduled
-from deepnet.transformer.ends import EndsConfig
-
-_SCHEMES_OWN = EndsConfig()
+from deepnet.transformer.ends import SCHEMES_OWN, EndsConfig
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ def attach(
     journal: Journal,
     *,
     keep: bool,
-    ends: EndsConfig = _SCHEMES_OWN,
+    ends: EndsConfig = SCHEMES_OWN,
 ) -> Attached:
     """Install the scheme's sites, unit rows and `model.deepnet`; with `keep`, so that the function stays what it is.
 

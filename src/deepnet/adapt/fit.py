@@ -19,9 +19,7 @@ from deepnet.schemes.base import (
     embedding_init,
 )
 from deepnet.schemes.catalogue import describe_scheme, list_schemes, load_scheme
-from deepnet.transformer.ends import EndsConfig, choose_ends
-
-_SCHEMES_OWN = EndsConfig()
+from deepnet.transformer.ends import SCHEMES_OWN, EndsConfig, choose_ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +29,7 @@ class Setting:
     optimizer_family: OptimizerFamily = "adam"
     layers: tuple[int, int] | None = None
     """Encoder and decoder layers of the whole, where the model given is one stack of it."""
-    ends: EndsConfig = _SCHEMES_OWN
+    ends: EndsConfig = SCHEMES_OWN
     """What is chosen of the embeddings and the vocabulary projection."""
 
 

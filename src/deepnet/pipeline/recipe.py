@@ -220,9 +220,11 @@ def own_ends(recipe: Recipe) -> EndsConfig:
 
 
 def with_ends(recipe: Recipe, ends: EndsConfig) -> Recipe:
-    """Return the recipe with `ends` where it says nothing itself."""
+    """Return the recipe with `ends` where it says nothing itself; the vocabulary's keys follow what it says."""
     said = recipe.ends.model_dump(exclude_none=True)
-    return recipe.model_copy(update={"ends": ends.model_copy(update=said)})
+    following = {key.replace("embedding", "vocabulary") for key in said}
+    silent = {key: value for key, value in ends.model_dump().items() if key not in following}
+    return recipe.model_copy(update={"ends": EndsConfig(**{**silent, **said})})
 
 
 def _check_ends(recipe: Recipe) -> None:

@@ -39,7 +39,7 @@ def settle_ends(
     multiplier = settled.ends.embedding_lr_multiplier
     if report and multiplier not in (None, 1.0):
         report(
-            f"embeddings learn {multiplier:.3g} times as fast as matrices ([ends] of the recipe)"
+            f"embeddings learn {multiplier:.3g} times as fast as matrices (ends.embedding_lr_multiplier)"
         )
     return settled
 

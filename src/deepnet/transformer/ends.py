@@ -51,6 +51,10 @@ class EndsConfig(Section):
         return chosen[f"embedding_{name}"] if own is None else own
 
 
+SCHEMES_OWN = EndsConfig()
+"""The choice that leaves everything to the scheme."""
+
+
 def own_rates(planned: Sequence[Ends], *, tied: bool) -> EndsConfig:
     """Return the choice that says in numbers how fast embeddings and projection learn under the scheme itself.
 
@@ -73,7 +77,7 @@ def choose_ends(planned: Ends, choice: EndsConfig, context: StackContext) -> End
 
     Raises ConfigError where the choice contradicts what the scheme fixes, or has no effect.
     """
-    if choice == EndsConfig():
+    if choice == SCHEMES_OWN:
         return planned
     _refuse_without_effect(choice, context)
     draws = {role: draw for role in _ROLES if (draw := _init(planned, choice, role))}

@@ -19,7 +19,7 @@ from deepnet.schemes.base import (
 )
 from deepnet.transformer.cache import DecoderCache, LayerCache
 from deepnet.transformer.embeddings import TokenEmbedding, VocabularyProjection
-from deepnet.transformer.ends import EndsConfig, choose_ends
+from deepnet.transformer.ends import SCHEMES_OWN, EndsConfig, choose_ends
 from deepnet.transformer.feed_forward import Activation
 from deepnet.transformer.initialize import RoleWeight, initialize, role_weights
 from deepnet.transformer.layers import Inputs, LayerShape
@@ -91,9 +91,6 @@ class TransformerConfig(Section):
         return self
 
 
-_SCHEMES_OWN = EndsConfig()
-
-
 class Transformer(Stepped):
     """A Transformer built from a scheme's plan and initialised by role from torch's global generator.
 
@@ -105,7 +102,7 @@ class Transformer(Stepped):
         config: TransformerConfig,
         scheme: ResidualScheme,
         *,
-        ends: EndsConfig = _SCHEMES_OWN,
+        ends: EndsConfig = SCHEMES_OWN,
         optimizer_family: OptimizerFamily = "adam",
     ) -> None:
         super().__init__()
