@@ -121,7 +121,8 @@ def _part(ends: Ends, key: EndsKey) -> object:
         return "unit" if ends.unit_rows else "plain"
     if key == "std":
         return [ends.init.get(role) for role in _ROLES]
-    return [vars(ends.policy.get(role, Policy()))[key] for role in _ROLES]
+    values = [vars(ends.policy.get(role, Policy()))[key] for role in _ROLES]
+    return values[0] if len(set(values)) == 1 else values
 
 
 def _keys(choice: EndsConfig, key: EndsKey) -> list[str]:
