@@ -9,9 +9,9 @@ Groups of cells on Multi30k by the recipe of the grid of schemes (300 updates un
     settling   on tatoeba-en-de, one seed: what the rule of the default was found on
     mechanism  one thing at a time: a row's rate, its length, its draw, the logits' scale; one end at a time; and the
                cheap rival, a higher rate for everything
-    factor     learning-rate multipliers 1 to 300 over depth, width, rate, batch and vocabulary
+    factor     learning-rate multipliers 1 to 300 over width, rate, batch and vocabulary; 30 over depth
     optimizers the same under AdamW, SGD and LAMB
-    duration   300, 1,200 and 4,800 updates
+    duration   1,200 and 4,800 updates
     schemes    every scheme of the grid with the ends it had and the default of today
     one_text   next token and masked tokens, the ends they had and the default
 
@@ -106,9 +106,6 @@ def updates(number: int) -> tuple[str, ...]:
 
 FACTOR_SETTINGS: dict[str, tuple[str, ...]] = {
     "6 + 6 layers": layers(6),
-    "18 + 18 layers": (),
-    "50 + 50 layers": layers(50),
-    "100 + 100 layers": layers(100),
     "width 96, 6 + 6": (*layers(6), *width(96)),
     "width 256, 6 + 6": (*layers(6), *width(256)),
     "rate 3e-4, 6 + 6": (*layers(6), "optimizer.lr=3e-4"),
@@ -118,14 +115,22 @@ FACTOR_SETTINGS: dict[str, tuple[str, ...]] = {
     "vocabulary 1,000, 6 + 6": (*layers(6), "tokenizer.vocab_size=1000"),
     "vocabulary 8,000, 6 + 6": (*layers(6), "tokenizer.vocab_size=8000"),
 }
+DEPTHS = {f"{n} + {n} layers": layers(n) for n in (18, 50, 100)}
 MULTIPLIERS = (1, 3, 10, 30, 100, 300)
 OPTIMIZERS: dict[str, tuple[str, ...]] = {
-    "adamw": ("optimizer.name=adamw", "optimizer.weight_decay=0.1"),
-    "sgd": ("optimizer.name=sgd", "optimizer.lr=0.3", "optimizer.momentum=0.9"),
-    "lamb": ("optimizer.name=lamb", "optimizer.lr=5e-3"),
+    "adamw, 6 + 6": (*layers(6), "optimizer.name=adamw", "optimizer.weight_decay=0.1"),
+    "sgd, 6 + 6": (
+        *layers(6),
+        "optimizer.name=sgd",
+        "optimizer.lr=0.3",
+        "optimizer.momentum=0.9",
+    ),
+    "lamb, 6 + 6": (*layers(6), "optimizer.name=lamb", "optimizer.lr=5e-3"),
 }
-DURATIONS = (300, 1200, 4800)
-
+DURATIONS: dict[str, tuple[str, ...]] = {
+    "6 + 6 layers, 4,800 updates": (*layers(6), *updates(4800)),
+    "18 + 18 layers, 1,200 updates": updates(1200),
+}
 
 SETTLING: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "18 + 18 layers": ((), (3, 10, 30, 100)),
@@ -208,14 +213,15 @@ def all_cells() -> list[Cell]:
         for (name, settings), n in zip(few.items(), (1, 10, 30, 100), strict=True)
     }
     default = {"old": (OLD,), "default": ()}
-    lengths = {f"{n:,} updates": updates(n) for n in DURATIONS}
+    lasting = ("old", "rate x30", "unit rows, FixNorm's draw")
     masked = ("model.architecture=encoder_only", *_sides(18, 0))
     return [
         *settling_cells(),
         *cells_of("mechanism", {"18 + 18 layers": ()}, MECHANISM),
         *cells_of("factor", FACTOR_SETTINGS, by_rate),
+        *cells_of("factor", DEPTHS, {name: by_rate[name] for name in ("old", "rate x30")}),
         *cells_of("optimizers", OPTIMIZERS, {**same_decay, "default": ()}),
-        *cells_of("duration", lengths, {**few, "unit rows": (OLD, "ends.rows=unit")}),
+        *cells_of("duration", DURATIONS, {name: MECHANISM[name] for name in lasting}),
         *cells_of("schemes", {name: OPTIONS.get(name, ()) for name in translators}, default),
         *cells_of("one_text", {"next token": (), "masked tokens": masked}, default),
     ]
