@@ -70,11 +70,6 @@ class TextDataset:
                 parts.append(np.diff(offsets).reshape(-1, sides))
         return tuple(np.concatenate(parts).T)
 
-    def mapped(self) -> "TextDataset":
-        """Return the dataset with its files in place, so that they may be removed while it is in use."""
-        assert len(self._files) == len(self.header.shards)
-        return self
-
     @cached_property
     def _files(self) -> list[tuple[Ids, NDArray[np.int64]]]:
         dtype = self.header.dtype

@@ -11,6 +11,7 @@ keeps.
 
 import hashlib
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,15 +58,18 @@ class PreparedData:
         """Return the rows of "train", "valid" or "test" as ids; of held-out text that is kept alone they are made."""
         if part == "train" or (self.folder / part).exists():
             return TextDataset(self.folder / part, tokenizers=self.tokenizers)
-        with TemporaryDirectory() as folder:
-            binarize(
-                read_rows(text_files(self.folder, part, self.summary["languages"])),
-                folder=Path(folder) / part,
-                tokenizers=self.tokenizers,
-                languages=tuple(self.summary["languages"]),
-                max_length=self.summary["data"]["max_sentence_tokens"],
-            )
-            return TextDataset(Path(folder) / part, tokenizers=self.tokenizers).mapped()
+        temporary = TemporaryDirectory(prefix="deepnet-")
+        folder = Path(temporary.name) / part
+        binarize(
+            read_rows(text_files(self.folder, part, self.summary["languages"])),
+            folder=folder,
+            tokenizers=self.tokenizers,
+            languages=tuple(self.summary["languages"]),
+            max_length=self.summary["data"]["max_sentence_tokens"],
+        )
+        made = TextDataset(folder, tokenizers=self.tokenizers)
+        weakref.finalize(made, temporary.cleanup)
+        return made
 
     def lines(self, part: str) -> tuple[list[str], ...]:
         """Return each side's sentences of "valid" or "test" as text: sources to translate, targets to score against."""

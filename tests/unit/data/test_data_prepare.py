@@ -1,7 +1,9 @@
 import errno
+import gc
 import json
 import os
 import random
+import tempfile
 
 import pytest
 
@@ -318,7 +320,7 @@ def test_a_damaged_list_of_hashes_costs_only_the_hashing(tmp_path):
     assert len(json.loads(memory.read_text())) == 2
 
 
-def test_the_held_out_rows_of_text_alone_are_those_that_were_prepared(tmp_path):
+def test_the_held_out_rows_of_text_alone_are_those_that_were_prepared(tmp_path, monkeypatch):
     pairs = [*_pairs(), *[(f"Wort {i} " * 40, f"word {i}" * 30) for i in range(60)]]
     _write(tmp_path, "train", pairs)
     config = _config(tmp_path, max_sentence_tokens=60)
@@ -331,8 +333,13 @@ def test_the_held_out_rows_of_text_alone_are_those_that_were_prepared(tmp_path):
         if file.is_file():
             (tmp_path / "kept" / file.name).write_bytes(file.read_bytes())
     kept = open_prepared(tmp_path / "kept")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     for part, wanted in expected.items():
         found = kept.dataset(part)
         assert [tuple(ids.tolist() for ids in row) for row in found] == wanted
+    del found
+    gc.collect()
+    assert list((tmp_path / "temporary").iterdir()) == []
     with pytest.raises(DataError, match="no prepared text"):
         kept.dataset("train")
