@@ -286,3 +286,17 @@ def test_what_a_run_keeps(place, train):
     assert summary["inputs"]["train_target"] == {
         "path": str(place / "text.en"), "sha256": content
     }  # fmt: skip
+
+
+def test_the_licence_of_a_corpus_is_shown_again_where_a_run_goes_on(place, train, resume):
+    recipe = (place / "recipe.toml").read_text()
+    _, *rest = recipe.split("\n[tokenizer]\n")
+    (place / "corpus.toml").write_text(
+        '[data]\ncorpus = "home-assistant"\nsource_language = "fy"\ntarget_language = "nl"\n'
+        "max_sentence_tokens = 200\n[tokenizer]\n"
+        + rest[0].replace("vocab_size = 36", "vocab_size = 400")
+    )
+    run = train("run", recipe="corpus.toml", steps=1)
+    shown = resume(run, "training.max_steps=2")
+    assert shown.code == 0, shown.err
+    assert "Apache-2.0" in shown.out

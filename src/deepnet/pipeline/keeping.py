@@ -75,6 +75,8 @@ def whole_text(
         return _prepared_again(run, recipe, kept, cache, report)
     found = open_prepared(folder)
     if report:
+        if notice := kept.summary["notice"]:
+            report(notice)
         report_found(found, recipe.data.unit, report)
     return found
 
