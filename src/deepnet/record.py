@@ -121,7 +121,7 @@ def rewrite_jsonl(path: str | Path, records: Iterable[Mapping[str, Any]]) -> Non
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run: recipe, environment, metrics, probes, incidents, checkpoints and bundle."""
+    """The folder of one run: recipe, environment, text, metrics, probes, incidents, checkpoints and bundle."""
 
     path: Path
 
@@ -208,6 +208,11 @@ class RunFolder:
     def environment_path(self) -> Path:
         """Versions, device and threads of the latest session."""
         return self.path / "environment.json"
+
+    @property
+    def data(self) -> Path:
+        """The folder of what the run keeps of its text: tokenizer, valid and test, and what it was prepared from."""
+        return self.path / "data"
 
     @property
     def metrics_path(self) -> Path:

@@ -73,7 +73,7 @@ def test_a_table_per_stack(cli, cache, finished):
     result = cli("probe", finished, "--cache", cache)
     assert result.code == 0
     lines = result.out.splitlines()
-    assert "after 30 updates" in lines[1]
+    assert "after 30 updates" in lines[0]
     encoder, decoder = lines.index("encoder"), lines.index("decoder")
     for start in (encoder, decoder):
         rows = [line.split() for line in lines[start + 3 : start + 5]]

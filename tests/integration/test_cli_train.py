@@ -32,7 +32,7 @@ def test_a_run_says_what_it_did_where_it_is_and_what_to_type_next(finished, corp
     assert f"deepnet translate {finished}" in shown
     assert set(losses(finished)) == {10, 20, 30}
     expected = {"recipe.json", "environment.json", "metrics.jsonl", "checkpoints", "bundle"}
-    expected |= {"probes.jsonl", "probe_start.safetensors"}
+    expected |= {"probes.jsonl", "probe_start.safetensors", "data"}
     assert {path.name for path in finished.iterdir()} == expected | {"outputs", ".lock"}
     lines = {len((finished / "outputs" / f"test.{name}.txt").read_text().splitlines())
              for name in ("source", "reference", "translation")}  # fmt: skip
@@ -241,7 +241,7 @@ def test_resuming_notices_that_the_text_has_changed(cli, corpus, cache, tmp_path
         "train", recipe, "--out", out, "--cache", cache, "--resume", "training.max_steps=2"
     )
     assert result.code == 2
-    assert "'prepared.text' was" in result.err
+    assert f"{tmp_path}/text.de and {tmp_path}/text.en have changed" in result.err
 
 
 def test_resuming_before_the_first_checkpoint_is_said_and_checked(cli, corpus, cache, tmp_path):

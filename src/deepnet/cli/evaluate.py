@@ -52,13 +52,15 @@ def evaluate(
     cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Translate a test part and score it by BLEU and chrF.
+    """Translate a test part and score it by BLEU and chrF; of a model of one text, give loss and perplexity.
+
+    The valid and test part are those that the run's folder keeps, wherever it is.
 
     The scores are sacreBLEU's, each with the signature that says how it was computed. Tokenised BLEU, the measure of
     many papers' tables, splits at spaces only; it means something for text that was tokenised before training, and
     cannot be compared with the BLEU beside it.
     """
-    from deepnet.cli.reports import show_scores
+    from deepnet.cli.reports import show_perplexity, show_scores
     from deepnet.pipeline.evaluating import evaluate as evaluate_models
 
     if (source is None) != (reference is None):
@@ -75,6 +77,9 @@ def evaluate(
         cache=cache_folder(cache),
         report=output.say,
     )
+    if "perplexity" in scores:
+        output.result(scores, show=lambda: show_perplexity(output, scores, part=part))
+        return
     output.result(scores, show=lambda: show_scores(output, scores))
 
 

@@ -35,7 +35,7 @@ def show_run(output: Output, run: "FinishedRun") -> None:
         output.say(f"best validation: {training.best:.4g} at update {training.best_step:,}")
     output.say()
     if "perplexity" in run.scores:
-        show_perplexity(output, run.scores)
+        show_perplexity(output, run.scores, part="test")
         output.say(f"\nmodel:        {run.bundle}")
         output.say(f"everything:   {folder}")
         return
@@ -54,12 +54,12 @@ def show_scores(output: Output, scores: dict[str, Any]) -> None:
     output.say(f"{scores['sentences']:,} sentences translated in {scores['seconds']:.1f} s")
 
 
-def show_perplexity(output: Output, scores: dict[str, Any]) -> None:
-    """Show how well a model predicts the test part of one text."""
+def show_perplexity(output: Output, scores: dict[str, Any], *, part: str) -> None:
+    """Show how well a model predicts a part of one text."""
     rows = [("loss (nats per token)", scores["loss"]), ("perplexity", scores["perplexity"])]
     output.table(["score", ""], rows)
     output.say(
-        f"{scores['tokens']:,} tokens of {scores['sentences']:,} test lines predicted in {scores['seconds']:.1f} s"
+        f"{scores['tokens']:,} tokens of {scores['sentences']:,} {part} lines predicted in {scores['seconds']:.1f} s"
     )
 
 

@@ -4,29 +4,38 @@ A preparation is a folder: shards of ids in `train`, `valid` and `test`, the tok
 valid and test as text (`valid.de`, ...), and `preparation.json`, which says what went in and what was left out. Its
 name contains a hash of the input files, the configuration and the format version, so that the same input is never
 prepared twice.
+
+Its files alone, without the folders of ids, are a preparation too, whose held-out parts can be had: that much a run
+keeps.
 """
 
 import hashlib
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import sentencepiece
 
 from deepnet.data.binarize import FORMAT_VERSION as SHARD_VERSION
+from deepnet.data.binarize import binarize
 from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.dataset import TextDataset
+from deepnet.data.fingerprint import file_hashes
 from deepnet.data.sources import FILE_FIELDS, DataConfig, Sources, find_sources
 from deepnet.data.steps import FORMAT_VERSION, PARTS, SUMMARY_FILE, Job, run_steps, text_files
-from deepnet.data.text import read_lines
-from deepnet.data.tokenizer import TokenizerConfig, Tokenizers
-from deepnet.errors import DataError
+from deepnet.data.text import read_lines, read_rows
+from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, Tokenizers
+from deepnet.errors import ConfigError, DataError
 from deepnet.record import atomic_folder
 
-_MODEL_FIELDS = {"source_model", "target_model"}
+_MEMORY_FILE = "files.json"
 Report = Callable[[str], None]
+Inputs = Mapping[str, Mapping[str, str]]
+"""Path and sha256 of every input file by what it is for."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,27 @@ class PreparedData:
     cached: bool
     """Whether it was there already."""
 
+    @property
+    def name(self) -> str:
+        """What it is called in a cache; the same contents under the same settings end in the same key."""
+        return str(self.summary.get("prepared", self.folder.name))
+
     def dataset(self, part: str) -> TextDataset:
-        """Return the rows of "train", "valid" or "test" as ids."""
-        return TextDataset(self.folder / part, tokenizers=self.tokenizers)
+        """Return the rows of "train", "valid" or "test" as ids; of held-out text that is kept alone they are made."""
+        if part == "train" or (self.folder / part).exists():
+            return TextDataset(self.folder / part, tokenizers=self.tokenizers)
+        temporary = TemporaryDirectory(prefix="deepnet-")
+        folder = Path(temporary.name) / part
+        binarize(
+            read_rows(text_files(self.folder, part, self.summary["languages"])),
+            folder=folder,
+            tokenizers=self.tokenizers,
+            languages=tuple(self.summary["languages"]),
+            max_length=self.summary["data"]["max_sentence_tokens"],
+        )
+        made = TextDataset(folder, tokenizers=self.tokenizers)
+        weakref.finalize(made, temporary.cleanup)
+        return made
 
     def lines(self, part: str) -> tuple[list[str], ...]:
         """Return each side's sentences of "valid" or "test" as text: sources to translate, targets to score against."""
@@ -57,33 +84,58 @@ def prepare(
     tokenizer: TokenizerConfig,
     cache_dir: str | Path,
     report: Report | None = None,
+    repeats: PreparedData | None = None,
 ) -> PreparedData:
     """Return the preparation of this text under these settings, from `cache_dir` or made now.
 
-    Raises ConfigError or DataError when the text or the settings cannot be used; nothing is left behind then.
+    Raises ConfigError or DataError when the text or the settings cannot be used, or would give another preparation than
+    the one that this `repeats`; nothing is left behind then.
     """
     report = report or _say_nothing
     cache = Path(cache_dir)
     sources = find_sources(config, downloads=cache / "corpora", report=report)
-    inputs = _fingerprint_files(config.sides, sources, tokenizer)
-    folder = cache / f"{sources.name}-{_key(config, cleaning, tokenizer, inputs)}"
-    cached = (folder / SUMMARY_FILE).exists()
-    if not cached:
-        report(f"preparing data in {folder}")
-        try:
-            with atomic_folder(folder) as new:
-                run_steps(Job(config, cleaning, tokenizer, sources, new, report), inputs)
-        except OSError as error:
-            if not (folder / SUMMARY_FILE).exists():  # else another process was first
-                raise DataError(
-                    f"cannot write prepared data to {folder}: {error.strerror or error}"
-                ) from error
+    inputs = fingerprint_files(_files(config.sides, sources, tokenizer), cache_dir=cache)
+    key = _key(config, cleaning, tokenizer, inputs)
+    if repeats:
+        check_contents(inputs, repeats.summary["inputs"])
+        _check_key(key, repeats.name)
+    folder = find_prepared(cache, key)
+    cached = folder is not None
+    if folder is None:
+        folder = cache / f"{sources.name}-{key}"
+        _make(Job(config, cleaning, tokenizer, sources, folder, report), inputs)
     prepared = open_prepared(folder, cached=cached)
     if cached:
-        parts = prepared.summary["parts"]
-        sizes = (f"{part} {parts[part][config.unit]:,}" for part in PARTS)
-        report(f"prepared data found in {folder}: {', '.join(sizes)} {config.unit}")
-    return prepared
+        report_found(prepared, config.unit, report)
+    own = {"inputs": inputs, "corpus": sources.name, "notice": sources.notice}
+    return replace(prepared, summary={**prepared.summary, **own})
+
+
+def find_prepared(cache_dir: str | Path, name: str) -> Path | None:
+    """Return the finished preparation of the cache whose name ends in the same key, None where there is none."""
+    key = name.rpartition("-")[2]
+    folders = sorted(Path(cache_dir).glob(f"*-{key}"))
+    return next((folder for folder in folders if (folder / SUMMARY_FILE).exists()), None)
+
+
+def report_found(prepared: PreparedData, unit: str, report: Report) -> None:
+    """Say where prepared data are, and how many pairs or lines."""
+    parts = prepared.summary["parts"]
+    sizes = ", ".join(f"{part} {parts[part][unit]:,}" for part in PARTS)
+    report(f"prepared data found in {prepared.folder}: {sizes} {unit}")
+
+
+def _make(job: Job, inputs: Inputs) -> None:
+    """Run the steps into the job's folder, unless another process does so first."""
+    job.report(f"preparing data in {job.folder}")
+    try:
+        with atomic_folder(job.folder) as new:
+            run_steps(replace(job, folder=new), inputs)
+    except OSError as error:
+        if not (job.folder / SUMMARY_FILE).exists():
+            raise DataError(
+                f"cannot write prepared data to {job.folder}: {error.strerror or error}"
+            ) from error
 
 
 def open_prepared(folder: str | Path, *, cached: bool = True) -> PreparedData:
@@ -96,39 +148,57 @@ def open_prepared(folder: str | Path, *, cached: bool = True) -> PreparedData:
     return PreparedData(folder, Tokenizers.load(folder), summary, cached)
 
 
-def _fingerprint_files(
-    sides: Sequence[str], sources: Sources, tokenizer: TokenizerConfig
-) -> dict[str, dict[str, str]]:
-    """Return path and sha256 of every input file by what it is for."""
+def _files(sides: Sequence[str], sources: Sources, tokenizer: TokenizerConfig) -> dict[str, Path]:
+    """Return every input file by what it is for."""
     paths: dict[str, Path] = {}
     for part, files in sources.parts.items():
         paths |= {f"{part}_{side}": file for side, file in zip(sides, files, strict=True)}
-    for name in _MODEL_FIELDS:
-        if path := tokenizer.model_dump()[name]:
-            paths[name] = Path(path)
-    return {role: {"path": str(path), "sha256": _sha256(path)} for role, path in paths.items()}
+    models = tokenizer.model_dump(include=set(MODEL_FIELDS))
+    return paths | {name: Path(path) for name, path in models.items() if path}
 
 
-def _sha256(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; check the path") from error
+def fingerprint_files(files: Mapping[str, Path], *, cache_dir: str | Path) -> Inputs:
+    """Return path and sha256 of files by what they are for; raises DataError where one cannot be read."""
+    hashes = file_hashes(files.values(), memory=Path(cache_dir) / _MEMORY_FILE)
+    return {
+        role: {"path": str(path.absolute()), "sha256": hashes[path]} for role, path in files.items()
+    }
+
+
+def check_contents(inputs: Inputs, earlier: Inputs) -> None:
+    """Raise ConfigError, naming the files, where some have other contents than they had for an earlier preparation."""
+    both = inputs.keys() & earlier.keys()
+    changed = sorted(
+        inputs[role]["path"] for role in both if inputs[role]["sha256"] != earlier[role]["sha256"]
+    )
+    if changed:
+        raise ConfigError(
+            f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since the text was prepared; "
+            "a resumed run goes on with the text it began with: put back what was there, or, while the prepared data "
+            "are in the cache, move away what is there now"
+        )
+
+
+def _check_key(key: str, name: str) -> None:
+    if not name.endswith(f"-{key}"):
+        raise ConfigError(
+            f"this deepnet with sentencepiece {sentencepiece.__version__} prepares the same files differently than "
+            f"{name} was prepared; use the versions of then"
+        )
 
 
 def _key(
     config: DataConfig,
     cleaning: CleaningConfig,
     tokenizer: TokenizerConfig,
-    inputs: Mapping[str, Mapping[str, str]],
+    inputs: Inputs,
 ) -> str:
     """Return a hash of all that decides the result; of the files their content, not their paths."""
     decides = {
         "versions": [FORMAT_VERSION, SHARD_VERSION, sentencepiece.__version__],
         "data": config.model_dump(exclude=set(FILE_FIELDS)),
         "cleaning": cleaning.model_dump(),
-        "tokenizer": tokenizer.model_dump(exclude=_MODEL_FIELDS),
+        "tokenizer": tokenizer.model_dump(exclude=set(MODEL_FIELDS)),
         "inputs": {role: file["sha256"] for role, file in inputs.items()},
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]

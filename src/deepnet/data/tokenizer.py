@@ -32,6 +32,8 @@ _NO_LENGTH_LIMIT = (
 )  # bytes; SentencePiece would silently skip lines longer than its own default
 _TRAINER_THREADS = 16  # part of the result: it decides the order in which floats are added up
 _SHARED_FILE, _SOURCE_FILE, _TARGET_FILE = "tokenizer.model", "source.model", "target.model"
+MODEL_FIELDS = ("source_model", "target_model")
+"""The keys of the section that are paths."""
 
 
 class TokenizerConfig(Section):
@@ -170,12 +172,16 @@ class Tokenizers:
     @classmethod
     def load(cls, folder: str | Path) -> "Tokenizers":
         """Read what `save` wrote; raises DataError when a model is missing or damaged."""
-        if (Path(folder) / _SHARED_FILE).exists():
-            shared = Tokenizer.load(Path(folder) / _SHARED_FILE)
-            return cls(shared, shared)
-        return cls(
-            Tokenizer.load(Path(folder) / _SOURCE_FILE), Tokenizer.load(Path(folder) / _TARGET_FILE)
-        )
+        models = [Tokenizer.load(file) for file in model_files(folder)]
+        return cls(models[0], models[-1])
+
+
+def model_files(folder: str | Path) -> tuple[Path, ...]:
+    """Return where `Tokenizers.save` wrote into a folder: one model that serves both sides, or one for each."""
+    shared = Path(folder) / _SHARED_FILE
+    return (
+        (shared,) if shared.exists() else (Path(folder) / _SOURCE_FILE, Path(folder) / _TARGET_FILE)
+    )
 
 
 def make_tokenizers(

@@ -6,7 +6,8 @@ from deepnet.bundle import load_bundle
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import ConfigError
 from deepnet.pipeline.finishing import save_weights
-from deepnet.pipeline.preparing import CACHE, Report, build_model, prepare_data
+from deepnet.pipeline.keeping import held_out_text
+from deepnet.pipeline.preparing import CACHE, Report, build_model
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import RunFolder
 from deepnet.training.selection import select_checkpoints
@@ -23,7 +24,7 @@ def average_run(
 ) -> tuple[Path, list[int]]:
     """Average the `last` latest checkpoints of a run into the bundle `out`, by default RUN/average_<last>.
 
-    Returns the bundle and the steps averaged. An unfinished run will do, too: its data is then looked up. Raises
+    Returns the bundle and the steps averaged. An unfinished run will do, too. Raises
     ConfigError where the run keeps fewer checkpoints, CheckpointError where it has none.
     """
     run = RunFolder.open(path)
@@ -52,5 +53,5 @@ def _template(
         bundle = load_bundle(run.bundle)
         assert bundle.tokenizers is not None, "a run's bundle reads text"
         return bundle.model, bundle.tokenizers, bundle.config.training.get("notice", "")
-    data = prepare_data(recipe, cache=cache, report=report)
+    data = held_out_text(run, recipe, cache=cache, report=report)
     return build_model(recipe, data.tokenizers), data.tokenizers, data.summary["notice"]

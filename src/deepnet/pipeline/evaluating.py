@@ -1,17 +1,23 @@
-"""How good a finished model's translations are: on a part of its own data, or on any pair of files."""
+"""How good a finished model is: on a part of its own data, or its translations on any pair of files."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from deepnet.bundle import load_bundle
+from deepnet.data.prepare import PreparedData
 from deepnet.data.text import read_pairs
 from deepnet.errors import ConfigError
 from deepnet.evaluation.scores import tokenized_bleu
 from deepnet.pipeline.devices import choose_device
-from deepnet.pipeline.opening import decoding_settings, open_models
-from deepnet.pipeline.preparing import CACHE, Report, prepare_data
+from deepnet.pipeline.keeping import held_out_text
+from deepnet.pipeline.opening import bundle_path, decoding_settings, open_models
+from deepnet.pipeline.preparing import CACHE, Report, held_out_batches
 from deepnet.pipeline.recipe import load_recipe
-from deepnet.pipeline.scoring import timed_scores
+from deepnet.pipeline.scoring import timed_perplexity, timed_scores
+from deepnet.record import RunFolder
 
 
 def evaluate(
@@ -25,15 +31,23 @@ def evaluate(
     cache: Path = CACHE,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Translate and score; return {"bleu", "chrf", "signature": {...}, "sentences", "seconds"}.
+    """Score a model; return {"bleu", "chrf", "signature": {...}, "sentences", "seconds"}.
 
     The text is `part` ("valid" or "test") of the first run's data, or the source and reference `files`. `tokenized`
-    adds "tokenized_bleu" with its signature, for text that is tokenised already.
+    adds "tokenized_bleu" with its signature, for text that is tokenised already. Of a run that learnt one text it is
+    what `timed_perplexity` returns, and nothing but the part can be chosen.
     """
+    run = _one_text(models) if files is None else None
+    if run:
+        if tokenized or list(overrides):
+            raise ConfigError(
+                f"{run.path} predicts one text and translates nothing: leave out tokenised BLEU and decoding settings"
+            )
+        return _perplexity(run, part, choose_device(device), cache, report)
     translator, bundle = open_models(models, device=choose_device(device))
     config = decoding_settings(bundle, overrides)
     sources, references = (
-        _own_part(models[0], part, cache, report) if files is None else _read(*files)
+        _own_part(models[0], part, cache, report).lines(part) if files is None else _read(*files)
     )
     translations, scores = timed_scores(translator, sources, references, config=config)
     if tokenized:
@@ -43,17 +57,32 @@ def evaluate(
     return scores
 
 
-def _own_part(
-    run: str | Path, part: str, cache: Path, report: Report | None
-) -> tuple[list[str], list[str]]:
+def _one_text(models: Sequence[str | Path]) -> RunFolder | None:
+    """Return the run that `models` is where it is one alone, of one text."""
+    runs = [RunFolder(Path(path)) for path in models]
+    alone = len(runs) == 1 and runs[0].recipe_path.exists()
+    return runs[0] if alone and not load_recipe(runs[0].path).translates else None
+
+
+def _perplexity(
+    run: RunFolder, part: str, device: torch.device, cache: Path, report: Report | None
+) -> dict[str, Any]:
+    data = _own_part(run.path, part, cache, report)
+    batches = held_out_batches(load_recipe(run.path), data, part)
+    return timed_perplexity(
+        load_bundle(bundle_path(run.path), device).model, batches, device=device
+    )
+
+
+def _own_part(run: str | Path, part: str, cache: Path, report: Report | None) -> PreparedData:
+    """Return the data of a run that has this part."""
     if not (Path(run) / "recipe.json").exists():
         raise ConfigError(
             f"{run} is a bundle, which has no {part} part of its own; give --source and --reference"
         )
     if part not in ("valid", "test"):
         raise ConfigError(f"there is no part '{part}' to evaluate; choose valid or test")
-    sources, references = prepare_data(load_recipe(run), cache=cache, report=report).lines(part)
-    return sources, references
+    return held_out_text(RunFolder(Path(run)), load_recipe(run), cache=cache, report=report)
 
 
 def _read(source: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:

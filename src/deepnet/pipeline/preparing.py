@@ -23,15 +23,20 @@ HELD_OUT_SEED = 0
 
 
 def prepare_data(
-    recipe: Recipe, *, cache: Path = CACHE, report: Report | None = None
+    recipe: Recipe,
+    *,
+    cache: Path = CACHE,
+    report: Report | None = None,
+    repeats: PreparedData | None = None,
 ) -> PreparedData:
-    """Return the recipe's text as ids, from `cache` where it was prepared before."""
+    """Return the recipe's text as ids, from `cache` where it was prepared before; `repeats` as in `prepare`."""
     return prepare(
         recipe.data,
         cleaning=recipe.cleaning,
         tokenizer=recipe.tokenizer,
         cache_dir=cache,
         report=report,
+        repeats=repeats,
     )
 
 

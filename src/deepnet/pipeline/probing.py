@@ -1,20 +1,20 @@
 """The probes of a recipe's runs, on a fixed batch of valid sentences: in training, or on what a run has saved."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from deepnet.bundle import load_bundle, load_model_tensors, model_tensors, read_tensors
 from deepnet.data.loader import Batch
 from deepnet.data.prepare import PreparedData
-from deepnet.errors import CheckpointError, ConfigError, DataError
+from deepnet.errors import CheckpointError, ConfigError, DataError, DeepNetError
 from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
+from deepnet.pipeline.keeping import held_out_text, whole_text
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import (
     CACHE,
@@ -23,7 +23,6 @@ from deepnet.pipeline.preparing import (
     build_model,
     make_loader,
     make_objective,
-    prepare_data,
 )
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.probes.model_update import evaluating
@@ -35,10 +34,14 @@ from deepnet.theory.live_model import (
     post_norm_sites,
     predicted_update,
 )
+from deepnet.training import batches
 from deepnet.training.checkpoint import checkpoint_path, list_checkpoints, read_header
 from deepnet.training.loss import token_loss
 from deepnet.training.precision import Precision, resolve_precision
 from deepnet.transformer.models import Transformer
+
+_SINCE_FIRST = ("model_update", "predicted_update")
+"""The readings that compare with a run's first weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,28 +136,35 @@ def probe_run(
     """Measure a run's latest checkpoint, or that of `step`, or the bundle in a run folder that `path` is.
 
     On the first `sentences` of the valid part, by default as many as probes.sentences of the recipe.
-    The model update is since the run's first weights, which are drawn again from recipe and seed. Raises ConfigError
-    where `path` is no run or has no such checkpoint, CheckpointError where it has none at all. Writes nothing.
+    The model update is since the run's first weights, which are drawn again from recipe and seed; where that needs
+    what is not here, it is since what the run's own probes recorded of them, and else left out, which is said. Raises
+    ConfigError where `path` is no run or has no such checkpoint, CheckpointError where it has none at all. Writes
+    nothing.
     """
     run, weights = _saved(Path(path), step)
     recipe = load_recipe(run.path)
-    data = prepare_data(recipe, cache=cache, report=report)
+    data = held_out_text(run, recipe, cache=cache, report=report)
     place = choose_device(device)
     precision = resolve_precision(
         recipe.training.precision, device=place, width=recipe.model.d_model
     )
-    model = _first_model(recipe, data, run.read_recipe().get("start_from"), place)
+    model = build_model(recipe, data.tokenizers).to(place)
     count = recipe.probes.sentences if sentences is None else sentences
     batch = probe_batch(recipe, data, sentences=count).to(place)
-    recorder = make_recorder(model, batch, precision=precision)
+    unknown = _take_first_weights(run, recipe, model, cache)
+    first = _recorded_start(run, recipe, count) if unknown else None
+    recorder = make_recorder(model, batch, precision=precision, first=first)
     steps = _take(model, weights)
     loss = _differentiated(recipe, model, batch, precision)
+    readings = {"gradient_norm": recorder.gradients(), **recorder.measure()}
+    if unknown and first is None:
+        readings = {name: table for name, table in readings.items() if name not in _SINCE_FIRST}
+        if report:
+            report(
+                f"the model update is left out: the run's first weights are not here ({unknown})"
+            )
     return ProbedRun(
-        weights=str(weights),
-        steps=steps,
-        sentences=len(batch.source),
-        loss=loss,
-        readings={"gradient_norm": recorder.gradients(), **recorder.measure()},
+        weights=str(weights), steps=steps, sentences=len(batch.source), loss=loss, readings=readings
     )
 
 
@@ -194,21 +204,39 @@ def _saved(path: Path, step: int | None) -> tuple[RunFolder, Path]:
     return run, checkpoints[-1] if checkpoints else run.bundle
 
 
-def _first_model(
-    recipe: Recipe, data: PreparedData, start_from: str | None, device: torch.device
-) -> Transformer:
-    """Return the model as it was before the run's first update."""
-    model = build_model(recipe, data.tokenizers)
-    if start_from:
-        given = load_bundle(bundle_path(start_from)).model
-        load_model_tensors(model, model_tensors(given))
-    model.to(device)
-    loss = token_loss(label_smoothing=recipe.training.label_smoothing)
-    batches = first_batches(make_loader(recipe, data), device)
-    prepare = preparation(model, batches, loss=loss)
-    if prepare:
-        prepare(model)
-    return model
+def _take_first_weights(
+    run: RunFolder, recipe: Recipe, model: Transformer, cache: Path
+) -> DeepNetError | None:
+    """Give a freshly drawn model what it had before the run's first update; return what is missing for it, if anything.
+
+    The weights of another run, or training text for a scheme that prepares itself on it.
+    """
+    try:
+        if start_from := run.read_recipe().get("start_from"):
+            given = load_bundle(bundle_path(start_from)).model
+            load_model_tensors(model, model_tensors(given))
+        loss = token_loss(label_smoothing=recipe.training.label_smoothing)
+        prepare = preparation(model, _training_batches(run, recipe, model, cache), loss=loss)
+        if prepare:
+            prepare(model)
+    except (CheckpointError, ConfigError, DataError) as error:
+        return error
+    return None
+
+
+def _training_batches(
+    run: RunFolder, recipe: Recipe, model: Transformer, cache: Path
+) -> Iterator[batches.Batch]:
+    """Yield the run's first micro-batches; its training text is looked for when the first of them is asked for."""
+    data = whole_text(run, recipe, cache=cache)
+    yield from first_batches(make_loader(recipe, data), next(model.parameters()).device)
+
+
+def _recorded_start(run: RunFolder, recipe: Recipe, sentences: int) -> dict[str, Tensor] | None:
+    """Return what the run's own probes saw of its first weights, None where that was not on these sentences."""
+    if sentences != recipe.probes.sentences or not run.probe_start.exists():
+        return None
+    return read_tensors(run.probe_start)
 
 
 def _take(model: Transformer, weights: Path) -> list[int]:

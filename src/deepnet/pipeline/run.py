@@ -1,6 +1,6 @@
 """A whole run: prepare, train, bundle, score the test part."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +13,12 @@ from torch import nn
 from deepnet.bundle import load_bundle, load_model_tensors, model_tensors
 from deepnet.config import build
 from deepnet.data.prepare import PreparedData
-from deepnet.data.tokenizer import TokenizerConfig
+from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, model_files
 from deepnet.errors import ConfigError
 from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.finishing import score_test, write_bundle
+from deepnet.pipeline.keeping import keep_text, kept_text, named_as_before, whole_text
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import (
     CACHE,
@@ -34,7 +35,7 @@ from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
 from deepnet.schemes.catalogue import describe_scheme
-from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.checkpoint import list_checkpoints, read_header
 from deepnet.training.distributed import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.loss import token_loss
@@ -91,7 +92,8 @@ def run_recipe(
             RunFolder.check_free(out)
         if start_from and not resume:
             recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
-        data = _prepare(recipe, ranks, cache, report)
+        prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
+        data = _prepare(partial(prepare, recipe, cache=cache), ranks, report)
         if not resume:
             size = sized_model(recipe.model, data.tokenizers).vocab_size
             recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
@@ -99,7 +101,9 @@ def run_recipe(
         model = build_model(recipe, data.tokenizers)
         if start_from:
             _take_weights(model, start_from)
-        with _opened_run(recipe, out, resume=resume, ranks=ranks, start_from=start_from) as run:
+        with _opened_run(
+            recipe, data, out, resume=resume, ranks=ranks, start_from=start_from
+        ) as run:
             shown = sinks if ranks.is_writer else ()
             result = _train(recipe, run, model, data, ranks, resume, shown, report)
             if not ranks.is_writer or result.stopped == "interrupted":
@@ -111,12 +115,12 @@ def run_recipe(
             return FinishedRun(run.path, result, scores)
 
 
-def _prepare(recipe: Recipe, ranks: Ranks, cache: Path, report: Report) -> PreparedData:
+def _prepare(prepare: Callable[..., PreparedData], ranks: Ranks, report: Report) -> PreparedData:
     """Prepare on the writer first; the other ranks then find what it prepared."""
     if ranks.is_writer:
-        prepare_data(recipe, cache=cache, report=report)
+        prepare(report=report)
     ranks.wait()
-    return prepare_data(recipe, cache=cache)
+    return prepare()
 
 
 def _check_held_out(recipe: Recipe, data: PreparedData) -> None:
@@ -134,8 +138,8 @@ def _check_held_out(recipe: Recipe, data: PreparedData) -> None:
 def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str | None]:
     """Return the recipe of a resumed run, and whose weights it starts from where it has not saved its own yet.
 
-    A fine-tuned run keeps the vocabulary it took over, and any run the ends it was settled with. Raises ConfigError
-    for a recipe that would go on with another.
+    A fine-tuned run keeps the vocabulary it took over, and any run the ends it was settled with. Files may be called
+    otherwise where the run knows their contents. Raises ConfigError for a recipe that would go on with another.
     """
     saved = run.read_recipe()
     start_from: str | None = saved.get("start_from")
@@ -144,7 +148,8 @@ def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, st
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
     recorded = load_recipe(run.path)
     recipe = with_ends(recipe, recorded.ends)
-    check_resumable(_fixed_settings(recorded), _fixed_settings(recipe))
+    before, now = _fixed_settings(recorded), _fixed_settings(recipe)
+    check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
     if list_checkpoints(run.checkpoints):
         return recipe, None
     weights = f" with the weights of {start_from}" if start_from else ""
@@ -154,15 +159,9 @@ def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, st
 
 def _with_tokenizer_of(recipe: Recipe, start_from: str | Path) -> Recipe:
     """Return the recipe with the vocabulary of a bundle: its weights mean nothing under another."""
-    folder = bundle_path(start_from)
-    shared, separate = (
-        folder / "tokenizer.model",
-        (folder / "source.model", folder / "target.model"),
-    )
-    if shared.exists():
-        tokenizer = TokenizerConfig(source_model=str(shared))
-    else:
-        tokenizer = TokenizerConfig(source_model=str(separate[0]), target_model=str(separate[1]))
+    files = map(str, model_files(bundle_path(start_from)))
+    given = dict(zip(MODEL_FIELDS, files, strict=False))  # one of them where both sides share it
+    tokenizer = build(TokenizerConfig, given, where="tokenizer")
     return recipe.model_copy(update={"tokenizer": tokenizer})
 
 
@@ -200,6 +199,7 @@ def _function(model: Transformer) -> dict[str, Any]:
 @contextmanager
 def _opened_run(
     recipe: Recipe,
+    data: PreparedData,
     out: str | Path,
     *,
     resume: bool,
@@ -214,6 +214,8 @@ def _opened_run(
     origin = None if start_from is None else str(start_from)
     dump = recipe.model_dump()
     with RunFolder.locked(out, recipe=dump, resume=resume, start_from=origin) as run:
+        if not (resume and kept_text(run)):
+            keep_text(run, data)
         ranks.wait()
         yield run
 
@@ -252,10 +254,7 @@ def _train(
         on_incident=[lambda incident: report(format_incident(incident))],
         guard=recipe.guard,
         probing=_probing(recipe, data, precision, ranks.device),
-        settings={
-            **_fixed_settings(recipe),
-            "prepared": {"text": data.folder.name},
-        },
+        settings=_settings(recipe, run, data),
         resume=resume,
         on_resume=partial(_describe_again, run, recipe),
     )
@@ -293,6 +292,14 @@ def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
     chosen = recipe.ends.model_dump(mode="json", exclude_none=True)
     ends = {key: value for key, value in chosen.items() if value != own[key]}
     return {**recipe.model_dump(mode="json", include=sections), "ends": ends}
+
+
+def _settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:
+    """Return the fixed settings and the name of the text, with files called as in the run's checkpoints."""
+    settings = {**_fixed_settings(recipe), "prepared": {"text": data.name}}
+    checkpoints = list_checkpoints(run.checkpoints)
+    before = read_header(checkpoints[-1])["settings"] if checkpoints else {}
+    return named_as_before(settings, before)
 
 
 def _say_nothing(message: str) -> None:

@@ -1,7 +1,9 @@
 import errno
+import gc
 import json
 import os
 import random
+import tempfile
 
 import pytest
 
@@ -280,3 +282,64 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"cannot write prepared data .*No space left"):
         _prepare(_config(tmp_path), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_renamed_file_is_not_prepared_twice(tmp_path):
+    _write(tmp_path, "train", _pairs())
+    first = _prepare(_config(tmp_path), tmp_path / "cache")
+    for side in ("de", "en"):
+        (tmp_path / f"train.{side}").rename(tmp_path / f"renamed.{side}")
+    files = {"train_source": tmp_path / "renamed.de", "train_target": tmp_path / "renamed.en"}
+    config = _config(tmp_path, **{role: str(path) for role, path in files.items()})
+    again = _prepare(config, tmp_path / "cache")
+    assert (again.cached, again.folder) == (True, first.folder)
+    paths = {role: file["path"] for role, file in again.summary["inputs"].items()}
+    assert paths == {role: str(path) for role, path in files.items()}
+
+
+def test_a_file_written_just_now_is_hashed_again(tmp_path):
+    """Its time of change may not tell it from what is written into it next."""
+    _write(tmp_path, "train", _pairs())
+    first = _prepare(_config(tmp_path), tmp_path / "cache")
+    changed = (tmp_path / "train.de").stat().st_mtime_ns
+    text = (tmp_path / "train.de").read_text()
+    (tmp_path / "train.de").write_text(text.replace("kostet", "kaufet"))
+    os.utime(tmp_path / "train.de", ns=(changed, changed))
+    assert _prepare(_config(tmp_path), tmp_path / "cache").folder != first.folder
+
+
+def test_a_damaged_list_of_hashes_costs_only_the_hashing(tmp_path):
+    _write(tmp_path, "train", _pairs())
+    for side in ("de", "en"):
+        os.utime(tmp_path / f"train.{side}", (10**9, 10**9))
+    first = _prepare(_config(tmp_path), tmp_path / "cache")
+    memory = tmp_path / "cache" / "files.json"
+    for content in (b"{", b"[1]", b'{"%b": 3}' % str(tmp_path / "train.de").encode()):
+        memory.write_bytes(content)
+        assert _prepare(_config(tmp_path), tmp_path / "cache").folder == first.folder
+    assert len(json.loads(memory.read_text())) == 2
+
+
+def test_the_held_out_rows_of_text_alone_are_those_that_were_prepared(tmp_path, monkeypatch):
+    pairs = [*_pairs(), *[(f"Wort {i} " * 40, f"word {i}" * 30) for i in range(60)]]
+    _write(tmp_path, "train", pairs)
+    config = _config(tmp_path, max_sentence_tokens=60)
+    prepared = _prepare(config, tmp_path / "cache", cleaning=CleaningConfig(max_ratio=100))
+    rows = {part: prepared.dataset(part) for part in ("valid", "test")}
+    expected = {part: [tuple(ids.tolist() for ids in row) for row in rows[part]] for part in rows}
+    assert sum(rows[part].header.too_long for part in rows) > 0
+    (tmp_path / "kept").mkdir()
+    for file in prepared.folder.iterdir():
+        if file.is_file():
+            (tmp_path / "kept" / file.name).write_bytes(file.read_bytes())
+    kept = open_prepared(tmp_path / "kept")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    for part, wanted in expected.items():
+        found = kept.dataset(part)
+        assert [tuple(ids.tolist() for ids in row) for row in found] == wanted
+    del found
+    gc.collect()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    with pytest.raises(DataError, match="no prepared text"):
+        kept.dataset("train")
