@@ -57,13 +57,15 @@ def average_tensors(groups: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]
     for other in groups[1:]:
         if {n: t.shape for n, t in other.items()} != {n: t.shape for n, t in first.items()}:
             raise CheckpointError("the checkpoints to average hold different tensors")
-    return {name: _mean([group[name] for group in groups]) for name in first}
+    largest = max((tensor.numel() for tensor in first.values()), default=0)
+    sums = torch.empty(largest, dtype=torch.float64)  # one for all: freed pieces would not be used again
+    return {name: _mean([group[name] for group in groups], sums) for name in first}
 
 
-def _mean(tensors: Sequence[Tensor]) -> Tensor:
+def _mean(tensors: Sequence[Tensor], sums: Tensor) -> Tensor:
     if not tensors[0].is_floating_point():
         return tensors[-1]
-    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    total = sums[: tensors[0].numel()].view(tensors[0].shape).zero_()
     for tensor in tensors:
         total += tensor
-    return (total / len(tensors)).to(tensors[0].dtype)
+    return total.div_(len(tensors)).to(tensors[0].dtype, copy=True)

@@ -171,8 +171,13 @@ def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
 def _check_finite(trained: Trained) -> None:
     tensors: dict[str, Tensor] = model_tensors(trained.model)
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not math.isfinite(tensor.sum(dtype=torch.float64).item()):
+        if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):
             raise DivergenceError(
                 f"after step {trained.state.step} the weight '{name}' is not finite; "
                 "no checkpoint was made of it; the earlier ones are good"
             )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite, without a copy of them: the extremes are NaN where any is."""
+    return all(math.isfinite(extreme.item()) for extreme in tensor.detach().aminmax())

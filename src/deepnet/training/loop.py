@@ -303,5 +303,6 @@ def _save(session: Session, *, on_the_way: bool) -> None:
         needed.add(state.best_step)
     if session.ranks.is_writer:
         state.seconds_since = session.watch.seconds() - state.seconds
-        save_checkpoint(folder, trained=session.trained, settings=session.settings)
+        with memory_shortage_explained(f"while step {state.step} was saved"):
+            save_checkpoint(folder, trained=session.trained, settings=session.settings)
         prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)
