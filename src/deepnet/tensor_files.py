@@ -74,4 +74,4 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 def _bytes(tensor: Tensor) -> memoryview:
     """Return a tensor's content; of one on the CPU without gaps it is the tensor's own memory."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data

@@ -29,12 +29,12 @@ from deepnet.pipeline.preparing import (
 )
 from deepnet.pipeline.probing import make_recorder, probe_batch
 from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
-from deepnet.pipeline.settling import settle_ends
+from deepnet.pipeline.settling import settle_ends, settle_precision
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
 from deepnet.schemes.catalogue import describe_scheme
-from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.checkpoint import latest_checkpoint
 from deepnet.training.distributed import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.loss import token_loss
@@ -91,6 +91,7 @@ def run_recipe(
             RunFolder.check_free(out)
         if start_from and not resume:
             recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
+        recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
         data = _prepare(recipe, ranks, cache, report)
         if not resume:
             size = sized_model(recipe.model, data.tokenizers).vocab_size
@@ -145,11 +146,20 @@ def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, st
     recorded = load_recipe(run.path)
     recipe = with_ends(recipe, recorded.ends)
     check_resumable(_fixed_settings(recorded), _fixed_settings(recipe))
-    if list_checkpoints(run.checkpoints):
+    if latest_checkpoint(run.checkpoints):
         return recipe, None
     weights = f" with the weights of {start_from}" if start_from else ""
     report(f"{run.path} has no checkpoint yet: training starts from the beginning{weights}")
     return recipe, start_from
+
+
+def _with_precision(recipe: Recipe, run: RunFolder | None, device: torch.device) -> Recipe:
+    """Return the recipe with the precision that its run was begun in; without a run, that of the device."""
+    recorded = run.read_recipe()["recipe"].get("training") if run else None
+    training = settle_precision(
+        recipe.training, device=device, width=recipe.model.d_model, recorded=recorded
+    )
+    return recipe.model_copy(update={"training": training})
 
 
 def _with_tokenizer_of(recipe: Recipe, start_from: str | Path) -> Recipe:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -77,9 +77,7 @@ class Ranks:
             return compute()
         result = [compute() if self.is_writer else None]
         dist.broadcast_object_list(result, src=0)
-        value = result[0]
-        assert value is not None
-        return value
+        return cast(T, result[0])
 
     def wait(self) -> None:
         """Wait until every rank is here."""

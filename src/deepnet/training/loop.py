@@ -39,14 +39,15 @@ from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.probing import Probes, Probing
 from deepnet.training.rate import set_rate
 from deepnet.training.recompute import recomputed
-from deepnet.training.resume import kept_annealing
+from deepnet.training.resume import kept_annealing, kept_precision, kept_warmup
 from deepnet.training.schedules import resolve_end
 from deepnet.training.session import (
     Prepare,
     Session,
     Sink,
     Validate,
-    earlier_checkpoints,
+    averaging_settings,
+    earlier_checkpoint,
     make_ready,
     refuse_what_has_no_effect,
     resolved_sections,
@@ -111,17 +112,22 @@ def train_loop(
     ranks = ranks or Ranks()
     updates_per_epoch = loader.updates_per_epoch(0)
     schedule, annealing = resolve_end(schedule, training, updates_per_epoch=updates_per_epoch)
-    precision = precision or resolve_precision(training.precision, device=ranks.device)
-    earlier = earlier_checkpoints(run.checkpoints, resume=resume)
-    if earlier:
-        annealing = kept_annealing(annealing, schedule, read_header(earlier[-1])["settings"])
+    earlier = earlier_checkpoint(run.checkpoints, resume=resume)
+    saved = read_header(earlier)["settings"] if earlier else {}
+    warms_up = not earlier or kept_warmup(saved)
+    precision = precision or resolve_precision(
+        kept_precision(training.precision, saved), device=ranks.device
+    )
+    training = training.model_copy(update={"precision": precision.name})
+    if saved:
+        annealing = kept_annealing(annealing, schedule, saved)
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
     norm_inputs = NormInputs(model)
     trained = Trained(
         model=model,
         optimizer=build_optimizer(optimizer, policies=policies or plain_policies(model)),
         scaler=precision.scaler(),
-        average=MovingAverage(model, decay=training.ema_decay) if training.ema_decay else None,
+        average=_average(model, training, warms_up=warms_up),
         guard=_guard(guard or GuardConfig(), model, norm_inputs),
         state=TrainingState(),
     )
@@ -156,6 +162,7 @@ def train_loop(
         settings={
             **(settings or {}),
             **resolved_sections(training, optimizer, schedule, annealing),
+            **averaging_settings(training, warms_up=warms_up),
         },
         updates_per_epoch=updates_per_epoch,
     )
@@ -168,44 +175,50 @@ def train_loop(
     return TrainingResult(stopped, state.step, state.best, state.best_step)
 
 
+def _average(model: nn.Module, training: TrainingConfig, *, warms_up: bool) -> MovingAverage | None:
+    decay = training.ema_decay
+    return MovingAverage(model, decay=decay, warms_up=warms_up) if decay else None
+
+
 def _guard(config: GuardConfig, model: nn.Module, norm_inputs: NormInputs) -> Guard:
     parameters = watched_parameters(model)
     return Guard(config, parameters=parameters, norm_inputs=norm_inputs.places)
 
 
 def _begin(
-    session: Session, earlier: Sequence[Path], *, resume: bool, on_resume: Callable[[], None] | None
+    session: Session, earlier: Path | None, *, resume: bool, on_resume: Callable[[], None] | None
 ) -> None:
-    """Put everything where the run goes on from: its files, its probes, and a checkpoint that the guard may need."""
+    """Put everything where the run goes on from: its files, its probes."""
     trained, run = session.trained, session.run
     if earlier:
-        load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
+        load_checkpoint(earlier, trained=trained, settings=session.settings)
     session.watch.start(at=trained.state.seconds + trained.state.seconds_since)
     if resume and session.ranks.is_writer:
-        forget_later(run, trained.state.step)
+        forget_later(run, trained.state)
         forget_incidents(run, keep=trained.guard.memory.num_incidents)
         if on_resume:
             on_resume()
-    session.probes.begin(resumed=bool(earlier))
-    if trained.guard.config.goes_back and not trained.guard.memory.good_steps:
-        _save(session, on_the_way=True)
+    session.probes.begin(resumed=earlier is not None)
 
 
 def _loop(session: Session, signals: Interruption) -> str:
     """Train until the end and return what ended it.
 
-    An interruption saves and nothing else, so that the resumed run records and validates as if it had not happened.
+    An interruption saves at once and nothing else; the resumed run first does what was due then, so that it records,
+    validates and saves as if nothing had happened.
     """
     state, training, watch = session.trained.state, session.training, session.watch
     positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
-    stopped = state.finished(training)
+    stopped = _after_update(session, signals) if state.is_due else state.finished(training)
+    if session.trained.guard.lacks_way_back:
+        _save(session)
     while not stopped:
         began = watch.seconds()
         position = next(positions)
         outcome = session.updater.run(
             position.update,
             set_rate=partial(set_rate, session),
-            interrupted=signals.requested,
+            interrupted=lambda: signals.requested,
             seconds=began,
         )
         verdict = _verdict(session, outcome)
@@ -214,7 +227,8 @@ def _loop(session: Session, signals: Interruption) -> str:
             stopped = state.finished(training)
         else:
             state.count(position, outcome, seconds=watch.seconds() - began)
-            stopped = _after_update(session, outcome)
+            interrupts = outcome.interrupted
+            stopped = _interrupt(session) if interrupts else _after_update(session, signals)
     return stopped
 
 
@@ -227,58 +241,81 @@ def _verdict(session: Session, outcome: Outcome) -> Verdict | None:
     return trained.guard.judge_model_update(step, moved)
 
 
-def _after_update(session: Session, outcome: Outcome) -> str | None:
-    """Record, validate and save what is due, and return what ends the run, if anything does.
+def _after_update(session: Session, signals: Interruption) -> str | None:
+    """Validate, record and save what is due, and return what ends the run, if anything does.
 
-    After an update that is no step nothing is due, as it was after the step before.
+    After an update that is no step nothing is due, as it was after the step before; at the end everything is.
     """
     state, training = session.trained.state, session.training
-    stopped = state.finished(training) or ("interrupted" if outcome.interrupted else None)
-    is_end = stopped not in (None, "interrupted")
+    stopped = state.finished(training)
 
     def is_due(interval: int) -> bool:
-        return is_end or (outcome.counts and interval > 0 and state.step % interval == 0)
+        at_interval = state.is_due and interval > 0 and state.step % interval == 0
+        return stopped is not None or at_interval
 
-    record = _training_record(session, outcome.signals.lr) if is_due(training.log_every) else {}
-    is_best = False
-    if session.validate and is_due(training.validate_every):
-        figures, is_best = _validate(session, session.validate)
-        record |= figures
-        stopped = stopped or state.finished(training)
-    _write_record(session, record)
-    on_the_way = is_best or is_due(training.save_every)
-    if on_the_way or stopped:
-        _save(session, on_the_way=on_the_way)
+    validates, records, saves = map(
+        is_due, (training.validate_every, training.log_every, training.save_every)
+    )
+    figures: dict[str, float] = {}
+    if session.validate and validates:
+        found = _validate(session, session.validate, signals)
+        if found is None:
+            return _interrupt(session)
+        figures = found
+    record = _training_record(session) if records else {}
+    is_best = bool(figures) and _is_best(session, figures)
+    _write_record(session, record | {f"validation_{n}": value for n, value in figures.items()})
+    stopped = stopped or state.finished(training)
+    state.is_due = False
+    if is_best or saves or stopped:
+        _save(session)
     return stopped
 
 
-def _training_record(session: Session, lr: float) -> dict[str, Any]:
+def _interrupt(session: Session) -> str:
+    """Save where the run is, before what is due."""
+    state = session.trained.state
+    state.is_due = state.is_due or state.finished(session.training) is not None
+    _save(session, interrupted=True)
+    return "interrupted"
+
+
+def _training_record(session: Session) -> dict[str, Any]:
     """Return the means since the last record, and start anew."""
     state = session.trained.state
     progress = state.progress(session.training, updates_per_epoch=session.updates_per_epoch)
-    return {"lr": lr, "progress": progress, **state.take_window()}
+    return {"lr": state.lr, "progress": progress, **state.take_window()}
 
 
-def _validate(session: Session, validate: Validate) -> tuple[dict[str, float], bool]:
-    """Return the figures under the names of the record, and whether they are the best so far."""
-    trained, metric = session.trained, session.training.keep_best
+def _validate(
+    session: Session, validate: Validate, signals: Interruption
+) -> dict[str, float] | None:
+    """Return the figures; None where a signal broke the validation off."""
+    trained = session.trained
     trained.model.eval()
     holding = trained.average.in_place_of(trained.model) if trained.average else nullcontext()
     shortage = memory_shortage_explained(f"in the validation after step {trained.state.step}")
     with holding, torch.no_grad(), shortage:
         figures = session.ranks.from_writer(
-            lambda: dict(validate(trained.model, trained.state.step))
+            lambda: signals.unless_requested(
+                lambda: dict(validate(trained.model, trained.state.step))
+            )
         )
     trained.model.train()
+    return figures
+
+
+def _is_best(session: Session, figures: Mapping[str, float]) -> bool:
+    """Return whether the figures of a validation are the best so far."""
+    state, metric = session.trained.state, session.training.keep_best
     if metric not in figures:
         raise ConfigError(
             f"training.keep_best = '{metric}', but the validation gives {sorted(figures)}"
         )
     for name, value in figures.items():
         if not math.isfinite(value):
-            raise DivergenceError(f"the validation {name} is {value} at step {trained.state.step}")
-    is_best = trained.state.judge(figures[metric], higher_is_better=metric == "bleu")
-    return {f"validation_{name}": value for name, value in figures.items()}, is_best
+            raise DivergenceError(f"the validation {name} is {value} at step {state.step}")
+    return state.judge(figures[metric], higher_is_better=metric == "bleu")
 
 
 def _write_record(session: Session, record: Mapping[str, Any]) -> None:
@@ -293,16 +330,19 @@ def _write_record(session: Session, record: Mapping[str, Any]) -> None:
         sink(full)
 
 
-def _save(session: Session, *, on_the_way: bool) -> None:
-    """Save a checkpoint and remove those that nothing needs; `on_the_way` it is one to go back to."""
+def _save(session: Session, *, interrupted: bool = False) -> None:
+    """Save a checkpoint and remove those that nothing needs; one of an interruption is none to go back to."""
     folder, state, guard = session.run.checkpoints, session.trained.state, session.trained.guard
-    if on_the_way and state.step not in guard.memory.good_steps:
+    if not interrupted and state.step not in guard.memory.good_steps:
         guard.memory.good_steps.append(state.step)
     needed = guard.keep_needed(state.step)
     if state.best_step is not None:
         needed.add(state.best_step)
-    if session.ranks.is_writer:
-        state.seconds_since = session.watch.seconds() - state.seconds
-        with memory_shortage_explained(f"while step {state.step} was saved"):
-            save_checkpoint(folder, trained=session.trained, settings=session.settings)
-        prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)
+    if not session.ranks.is_writer:
+        return
+    state.seconds_since = session.watch.seconds() - state.seconds
+    with memory_shortage_explained(f"while step {state.step} was saved"):
+        save_checkpoint(
+            folder, trained=session.trained, settings=session.settings, interrupted=interrupted
+        )
+    prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)

@@ -40,7 +40,7 @@ def peak_of(work):
 
 
 def private_peak_of(work):
-    """Return the same of what is not a file's: pages of a file that is read count for nobody, as they can go at once."""
+    """Return the same of memory that is no file's: the pages of a file can go at once when others need them."""
     done, seen = threading.Event(), []
 
     def look():
@@ -84,11 +84,7 @@ def main(folder):
     peaks = {"saving": peak_of(lambda: save_checkpoint(folder, trained=trained, settings={}))}
     for trained.state.step in (2, 3):
         save_checkpoint(folder, trained=trained, settings={})
-    del trained
-    averages = []
-    peaks["averaging"] = private_peak_of(
-        lambda: averages.append(selected_weights(list_checkpoints(folder)))
-    )
+    peaks["averaging"] = private_peak_of(lambda: selected_weights(list_checkpoints(folder)))
     print(json.dumps(peaks))
 
 
