@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from deepnet.atomic import atomic_write
 from deepnet.errors import CheckpointError
-from deepnet.record import atomic_write
 
 _NAMES = {
     torch.float64: "F64",

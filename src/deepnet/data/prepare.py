@@ -15,6 +15,7 @@ from typing import Any
 
 import sentencepiece
 
+from deepnet.atomic import remove_abandoned
 from deepnet.data.binarize import FORMAT_VERSION as SHARD_VERSION
 from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.dataset import TextDataset
@@ -64,6 +65,7 @@ def prepare(
     """
     report = report or _say_nothing
     cache = Path(cache_dir)
+    remove_abandoned(cache)
     sources = find_sources(config, downloads=cache / "corpora", report=report)
     inputs = _fingerprint_files(config.sides, sources, tokenizer)
     folder = cache / f"{sources.name}-{_key(config, cleaning, tokenizer, inputs)}"

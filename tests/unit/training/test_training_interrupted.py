@@ -206,7 +206,7 @@ def test_a_record_that_was_written_before_a_kill_is_not_written_twice(toy):
 
 def test_a_run_whose_average_did_not_warm_up_goes_on_without(toy):
     """Earlier versions had a constant decay; what they saved does not name the warm-up."""
-    _, model, run = toy.train(max_steps=4, ema_decay=0.9)
+    _, _, run = toy.train(max_steps=4, ema_decay=0.9)
     path = list_checkpoints(run.checkpoints)[-1]
     header = json.loads((path / "state.json").read_text())
     del header["settings"]["moving_average"]
