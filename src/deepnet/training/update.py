@@ -84,6 +84,8 @@ class Updater:
         for index, batch in enumerate(update.batches):
             self._seed(index * ranks.world_size + ranks.rank)
             is_last = index == len(update.batches) - 1
+            if is_last:
+                ranks.wait()  # for the slowest and for what the writer does alone, before gradients are exchanged
             with (
                 memory_shortage_explained(f"at step {step}", batch),
                 ranks.without_sync(self.module, when=not is_last),
