@@ -51,12 +51,12 @@ def train(ranks, folder, what):
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "slow":
-                time.sleep(4)
+                time.sleep(9)
         return F.cross_entropy(model(batch.x), batch.y, reduction="sum")
 
     def validate(model, step):
         if what == "validation":
-            time.sleep(4)
+            time.sleep(9)
         if what == "broken validation":
             note(folder, "failed")
             raise ValueError(BROKEN)
@@ -81,9 +81,9 @@ def note(folder, what):
 
 
 def main(folder, what):
-    """Be one rank; gradients may take two seconds."""
+    """Be one rank; gradients may take six seconds."""
     torch.set_num_threads(1)
-    distributed.SHORT = distributed.timedelta(seconds=2)
+    distributed.SHORT = distributed.timedelta(seconds=6)
     try:
         with distributed.joined_ranks(torch.device("cpu")) as ranks:
             train(ranks, folder, what)
@@ -112,10 +112,12 @@ def run_two(folder, what):
         for rank in (0, 1)
     ]
     try:
-        said = [process.communicate(timeout=100)[1] for process in processes]
+        said = [process.communicate(timeout=300)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
+            process.wait()
+            process.stderr.close()
     return [process.returncode for process in processes], said
 
 
