@@ -11,7 +11,6 @@ that is missing, unexpected, or of another shape or type is an error.
 import json
 import os
 import shutil
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +18,17 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepnet.config import Section, build
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import CheckpointError, DataError, DeepNetError, suggest
-from deepnet.record import atomic_folder, atomic_write, sync_folder, write_json
+from deepnet.record import atomic_folder, sync_folder, write_json
 from deepnet.schemes.base import OptimizerFamily
 from deepnet.schemes.catalogue import describe_scheme, load_scheme
+from deepnet.tensor_files import read_tensors as read_tensors
+from deepnet.tensor_files import write_tensors as write_tensors
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
@@ -158,33 +157,6 @@ def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             own[name].copy_(tensor)
     if isinstance(model, Transformer):
         model.advance(int(model.scheme_step))
-
-
-def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file atomically; raises DeepNetError where the disk refuses."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic_write(path) as file:
-        try:
-            save_file(contiguous, file.name)
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
-        with open(
-            file.name, "rb"
-        ) as written:  # safetensors puts a file of its own, mode 600, there
-            os.fchmod(written.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
-            os.fsync(written.fileno())
-
-
-def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Read a safetensors file; raises CheckpointError where it is missing, truncated or something else."""
-    try:
-        return load_file(path)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path} is truncated or not a safetensors file ({error}); copy or save it again"
-        ) from error
 
 
 class _NoRandomDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,13 +1,12 @@
 """What a run leaves on disk: a folder with the recipe, the environment, the metrics, checkpoints and the bundle.
 
-Every file is written under a temporary name, flushed to the disk and then renamed, so that a kill at any byte leaves
-the old file or the new one; only metrics.jsonl is appended to, by one process, a line at a time.
+Every file appears whole or not at all; only metrics.jsonl and its like are appended to, a line at a
+time, by one process.
 """
 
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import torch
 
+from deepnet.atomic import atomic_folder as atomic_folder
+from deepnet.atomic import atomic_write as atomic_write
+from deepnet.atomic import remove_abandoned
+from deepnet.atomic import sync_folder as sync_folder
 from deepnet.errors import ConfigError, DataError, DeepNetError
 from deepnet.lock import locked_folder
 from deepnet.version import __version__
@@ -27,57 +30,6 @@ FORMAT_VERSION = 1
 """The version of a run folder's own files: recipe.json, environment.json and metrics.jsonl."""
 
 _PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu", "safetensors", "pydantic")
-
-
-@contextmanager
-def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
-    """Yield a binary file that becomes `path` when the block ends well, and nothing otherwise.
-
-    Raises DeepNetError when the disk refuses (full, read-only); the file that was there stays as it was.
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise DeepNetError(
-            f"cannot write {path}: {error.strerror or error}; what was there is unchanged; "
-            "make room or choose another folder, and run again"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a new folder that becomes `path` when the block ends well; `path` itself must not exist yet.
-
-    The files in it are flushed to the disk before the rename. Raises OSError as the disk gives it, with nothing left.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in temporary.iterdir():
-            _sync(file)
-        sync_folder(temporary)
-        os.rename(temporary, path)
-        sync_folder(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def sync_folder(path: Path) -> None:
-    """Flush the entries of a folder to the disk, so that a rename in it survives a power cut."""
-    _sync(path)
 
 
 def write_json(path: str | Path, data: Mapping[str, Any], *, indent: int | None = 2) -> None:
@@ -156,6 +108,8 @@ class RunFolder:
             cls.check_free(path)
             _make_folder(Path(path))
         with locked_folder(Path(path)):
+            for folder in (Path(path), cls(Path(path)).checkpoints, Path(path) / "outputs"):
+                remove_abandoned(folder)
             if resume:
                 yield cls.open(path)
             else:
@@ -275,14 +229,6 @@ def environment() -> dict[str, Any]:
             torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
         ],
     }
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make_folder(path: Path) -> None:

@@ -1,10 +1,10 @@
 import json
+import os
 import shutil
 
 import pytest
 import torch
 
-from deepnet import bundle as bundle_module
 from deepnet.bundle import load_bundle, model_tensors, read_tensors, save_bundle, write_tensors
 from deepnet.data.tokenizer import TokenizerConfig, Tokenizers, train_tokenizer
 from deepnet.errors import CheckpointError, DeepNetError
@@ -99,7 +99,7 @@ def test_a_failed_save_leaves_the_old_bundle(saved, tokenizers, tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     before = {p.name: p.read_bytes() for p in saved.iterdir()}
-    monkeypatch.setattr(bundle_module, "save_file", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(DeepNetError, match="No space left on device"):
         save_bundle(saved, make_model(positions="learned"), tokenizers)
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == before

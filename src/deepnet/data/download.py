@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, cast
 from urllib.parse import urlsplit
 
+from deepnet.atomic import remove_abandoned
 from deepnet.data.corpora import (
     OFFLINE_VARIABLE,
     Corpus,
@@ -63,6 +64,7 @@ def get_corpus(
     archives = downloads / "archives" / corpus.name
     wanted = corpus.languages if not corpus.pairwise else languages
     folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(folder.parent)
     try:
         with atomic_folder(folder) as new:
             for language in wanted:
@@ -85,18 +87,18 @@ def fetch(url: str, *, path: Path, report: Report, sha256: str | None = None) ->
         ):
             total = response.headers.get("Content-Length")
             digest = _copy(response, file, int(total) if total else None, report)
+        if sha256 is not None and digest != sha256:
+            raise DataError(f"{url} has the sha256 {digest} instead of {sha256}; it was not kept")
+        if sha256 is None:
+            report(f"no checksum is known for it; its sha256 is {digest}")
+        temporary.replace(path)
     except (OSError, HTTPException) as error:
-        temporary.unlink(missing_ok=True)
         raise DataError(
             f"cannot download {url}: {error}; to work offline, put the corpus into a folder and "
             f"name that folder in {OFFLINE_VARIABLE}"
         ) from error
-    if sha256 is not None and digest != sha256:
-        temporary.unlink()
-        raise DataError(f"{url} has the sha256 {digest} instead of {sha256}; it was not kept")
-    if sha256 is None:
-        report(f"no checksum is known for it; its sha256 is {digest}")
-    temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _copy(source: IO[bytes], target: IO[bytes], total: int | None, report: Report) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import sentencepiece
 
+from deepnet.atomic import remove_abandoned
 from deepnet.data.binarize import FORMAT_VERSION as SHARD_VERSION
 from deepnet.data.binarize import binarize
 from deepnet.data.cleaning import CleaningConfig
@@ -93,6 +94,7 @@ def prepare(
     """
     report = report or _say_nothing
     cache = Path(cache_dir)
+    remove_abandoned(cache)
     sources = find_sources(config, downloads=cache / "corpora", report=report)
     inputs = fingerprint_files(_files(config.sides, sources, tokenizer), cache_dir=cache)
     key = _key(config, cleaning, tokenizer, inputs)

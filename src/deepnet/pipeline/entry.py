@@ -20,6 +20,7 @@ from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.preparing import CACHE
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.run import FinishedRun, follow_update, run_recipe
+from deepnet.pipeline.settling import settle_precision
 from deepnet.probes.config import ProbeConfig
 from deepnet.probes.listening import output_in
 from deepnet.probes.recorder import Recorder
@@ -134,10 +135,10 @@ def train_model(
     Raises ConfigError, CheckpointError or DivergenceError; what was saved before stays.
     """
     _refuse_several_processes()
-    checked = build(LoopSettings, settings)
+    on, console = choose_device(device), Console()
+    checked = _settled(build(LoopSettings, settings), out if resume else None, on)
     dump = checked.model_dump(mode="json", exclude={"training": set(_ONLY_IN_RECIPES)})
     ours = model if isinstance(model, Transformer) else None
-    on, console = choose_device(device), Console()
     precision = resolve_precision(checked.training.precision, device=on)
     moved = (batch.to(on) for batch in batches)
     with (
@@ -164,7 +165,17 @@ def train_model(
             guard=checked.guard,
             probing=_probing(model, checked, batches, loss, precision, on),
             resume=resume,
+            on_resume=partial(run.describe, recipe=dump),
         )
+
+
+def _settled(
+    settings: LoopSettings, resumed: str | Path | None, device: torch.device
+) -> LoopSettings:
+    """Return the settings with the precision that the resumed run was begun in, or that of the device."""
+    recorded = RunFolder.open(resumed).read_recipe()["recipe"] if resumed else {}
+    training = settle_precision(settings.training, device=device, recorded=recorded.get("training"))
+    return settings.model_copy(update={"training": training})
 
 
 def _probing(

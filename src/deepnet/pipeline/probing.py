@@ -35,7 +35,12 @@ from deepnet.theory.live_model import (
     predicted_update,
 )
 from deepnet.training import batches
-from deepnet.training.checkpoint import checkpoint_path, list_checkpoints, read_header
+from deepnet.training.checkpoint import (
+    checkpoint_path,
+    latest_checkpoint,
+    list_checkpoints,
+    read_header,
+)
 from deepnet.training.loss import token_loss
 from deepnet.training.precision import Precision, resolve_precision
 from deepnet.transformer.models import Transformer
@@ -196,12 +201,12 @@ def _saved(path: Path, step: int | None) -> tuple[RunFolder, Path]:
             there = ", ".join(p.name for p in list_checkpoints(run.checkpoints)) or "none"
             raise ConfigError(f"{path} has no checkpoint of step {step}; there are: {there}")
         return run, wanted
-    checkpoints = list_checkpoints(run.checkpoints)
-    if not checkpoints and not run.bundle.exists():
+    latest = latest_checkpoint(run.checkpoints)
+    if not latest and not run.bundle.exists():
         raise CheckpointError(
             f"the run {path} has saved no weights yet: there is nothing to measure"
         )
-    return run, checkpoints[-1] if checkpoints else run.bundle
+    return run, latest or run.bundle
 
 
 def _take_first_weights(

@@ -30,12 +30,12 @@ from deepnet.pipeline.preparing import (
 )
 from deepnet.pipeline.probing import make_recorder, probe_batch
 from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
-from deepnet.pipeline.settling import settle_ends
+from deepnet.pipeline.settling import settle_ends, settle_precision
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
 from deepnet.schemes.catalogue import describe_scheme
-from deepnet.training.checkpoint import list_checkpoints, read_header
+from deepnet.training.checkpoint import latest_checkpoint, read_header
 from deepnet.training.distributed import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.loss import token_loss
@@ -92,6 +92,7 @@ def run_recipe(
             RunFolder.check_free(out)
         if start_from and not resume:
             recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
+        recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
         prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
         data = _prepare(partial(prepare, recipe, cache=cache), ranks, report)
         if not resume:
@@ -150,11 +151,20 @@ def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, st
     recipe = with_ends(recipe, recorded.ends)
     before, now = _fixed_settings(recorded), _fixed_settings(recipe)
     check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
-    if list_checkpoints(run.checkpoints):
+    if latest_checkpoint(run.checkpoints):
         return recipe, None
     weights = f" with the weights of {start_from}" if start_from else ""
     report(f"{run.path} has no checkpoint yet: training starts from the beginning{weights}")
     return recipe, start_from
+
+
+def _with_precision(recipe: Recipe, run: RunFolder | None, device: torch.device) -> Recipe:
+    """Return the recipe with the precision that its run was begun in; without a run, that of the device."""
+    recorded = run.read_recipe()["recipe"].get("training") if run else None
+    training = settle_precision(
+        recipe.training, device=device, width=recipe.model.d_model, recorded=recorded
+    )
+    return recipe.model_copy(update={"training": training})
 
 
 def _with_tokenizer_of(recipe: Recipe, start_from: str | Path) -> Recipe:
@@ -297,8 +307,8 @@ def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
 def _settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:
     """Return the fixed settings and the name of the text, with files called as in the run's checkpoints."""
     settings = {**_fixed_settings(recipe), "prepared": {"text": data.name}}
-    checkpoints = list_checkpoints(run.checkpoints)
-    before = read_header(checkpoints[-1])["settings"] if checkpoints else {}
+    latest = latest_checkpoint(run.checkpoints)
+    before = read_header(latest)["settings"] if latest else {}
     return named_as_before(settings, before)
 
 

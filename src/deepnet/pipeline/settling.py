@@ -1,15 +1,19 @@
 """What a recipe leaves open is settled before its run begins, and recorded as if it had been said."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from deepnet.bundle import read_bundle_config
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import Report
 from deepnet.pipeline.recipe import Recipe, own_ends, planned_ends, with_ends
 from deepnet.schemes.base import Ends, Policy, Role
-from deepnet.training.config import optimizer_family
+from deepnet.training.config import TrainingConfig, optimizer_family
+from deepnet.training.precision import resolve_precision
+from deepnet.training.resume import kept_precision
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rate
 
 RELATIVE_STEP = 0.5
@@ -17,6 +21,26 @@ RELATIVE_STEP = 0.5
 
 docs/ends.md has the measurements.
 """
+
+
+def settle_precision(
+    training: TrainingConfig,
+    *,
+    device: torch.device,
+    width: int = 0,
+    recorded: Mapping[str, Any] | None = None,
+) -> TrainingConfig:
+    """Return the section with the precision of a run in place of "auto": the `recorded` section's, else the device's.
+
+    Raises ConfigError where the device cannot compute in it.
+    """
+    name = (
+        training.precision
+        if not recorded
+        else kept_precision(training.precision, {"training": recorded})
+    )
+    found = resolve_precision(name, device=device, width=width).name
+    return training.model_copy(update={"precision": found})
 
 
 def settle_ends(

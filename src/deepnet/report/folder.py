@@ -198,7 +198,7 @@ class RunReader:
 
     def _parameters(self) -> int | None:
         """Return the parameters of the model file's header; what is saved besides them is not floating point."""
-        saved = sorted(self._folder.checkpoints.glob("step_*/model.safetensors"))
+        saved = sorted(self._folder.checkpoints.glob("[a-z]*_*/model.safetensors"))
         for path in [self._folder.bundle / "model.safetensors", *reversed(saved)]:
             try:
                 with safe_open(path, framework="numpy") as file:

@@ -11,19 +11,27 @@ from deepnet.errors import CheckpointError
 
 
 class MovingAverage:
-    """An exponential moving average of a model's parameters: average = decay * average + (1 - decay) * parameter."""
+    """An exponential moving average of a model's parameters: average = decay * average + (1 - decay) * parameter.
 
-    def __init__(self, model: nn.Module, *, decay: float) -> None:
-        self._move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    The decay of update t, from 0, is min(decay, (1 + t) / (10 + t)) where the average `warms_up`: else the first
+    weights are most of it for 1 / (1 - decay) updates.
+
+    Source: num_updates of TensorFlow's ExponentialMovingAverage.
+    """
+
+    def __init__(self, model: nn.Module, *, decay: float, warms_up: bool = True) -> None:
+        self._decay, self._warms_up = decay, warms_up
         self.tensors = {
             name: parameter.detach().clone() for name, parameter in model.named_parameters()
         }
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Move the average towards the model, once per update."""
+    def update(self, model: nn.Module, step: int) -> None:
+        """Move the average towards the model, once per update; `step` is the number of updates before this one."""
+        warm = (1 + step) / (10 + step) if self._warms_up else 1.0
+        move = get_ema_multi_avg_fn(min(self._decay, warm))  # type: ignore[no-untyped-call]
         parameters = [parameter.detach() for parameter in model.parameters()]
-        self._move(list(self.tensors.values()), parameters, 0)
+        move(list(self.tensors.values()), parameters, 0)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -57,13 +65,17 @@ def average_tensors(groups: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]
     for other in groups[1:]:
         if {n: t.shape for n, t in other.items()} != {n: t.shape for n, t in first.items()}:
             raise CheckpointError("the checkpoints to average hold different tensors")
-    return {name: _mean([group[name] for group in groups]) for name in first}
+    largest = max((tensor.numel() for tensor in first.values()), default=0)
+    sums = torch.empty(
+        largest, dtype=torch.float64
+    )  # one for all: freed pieces would not be used again
+    return {name: _mean([group[name] for group in groups], sums) for name in first}
 
 
-def _mean(tensors: Sequence[Tensor]) -> Tensor:
+def _mean(tensors: Sequence[Tensor], sums: Tensor) -> Tensor:
     if not tensors[0].is_floating_point():
         return tensors[-1]
-    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    total = sums[: tensors[0].numel()].view(tensors[0].shape).zero_()
     for tensor in tensors:
         total += tensor
-    return (total / len(tensors)).to(tensors[0].dtype)
+    return total.div_(len(tensors)).to(tensors[0].dtype, copy=True)

@@ -1,6 +1,7 @@
 """Checkpoints: one folder per step, written whole or not at all, in safetensors and JSON.
 
 step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), guard.safetensors, state.json
+interrupted_00000310/  the same, where an interruption came; it is gone when the next one is saved
 
 state.json holds the format version, the counters, the scaler, the plain numbers of the optimiser and of the guard, and
 the run's settings; guard.safetensors the last updates as the guard saw them.
@@ -30,6 +31,7 @@ from deepnet.training.state import TrainingState
 
 FORMAT_VERSION = 1
 """The version of the format of a checkpoint folder."""
+_INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,34 @@ def checkpoint_path(folder: Path, *, step: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first."""
+    """Return the complete checkpoints of a run, oldest first, without one that an interruption made."""
     return sorted(path for path in folder.glob("step_*") if path.is_dir())
 
 
-def save_checkpoint(folder: Path, *, trained: Trained, settings: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of the current step; one that is already there is left as it is.
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint that a resumed run goes on from; None where there is none."""
+    # of the same step, the one of the interruption was there first
+    found = [*sorted(_interruptions(folder), key=_step), *list_checkpoints(folder)]
+    return max(reversed(found), key=_step, default=None)
 
-    Raises CheckpointError when the disk refuses, and DivergenceError when a weight is not finite; what was saved before
-    stays, and nothing half-written does.
+
+def save_checkpoint(
+    folder: Path, *, trained: Trained, settings: Mapping[str, Any], interrupted: bool = False
+) -> Path:
+    """Write the checkpoint of the current step; of one that is there only what is known besides the weights.
+
+    One that is written because the run was `interrupted` has a name of its own, so that no other run keeps, averages or
+    goes back to others. Raises CheckpointError when the disk refuses, and DivergenceError when a weight is not finite;
+    what was saved before stays, and nothing half-written does.
     """
-    path = checkpoint_path(folder, step=trained.state.step)
-    if path.exists():
-        return path
+    regular = checkpoint_path(folder, step=trained.state.step)
+    path = folder / regular.name.replace("step", _INTERRUPTED) if interrupted else regular
+    there = next((one for one in (regular, path) if one.exists()), None)
     _check_finite(trained)
     try:
+        if there:
+            _write_rest(there, trained, settings)
+            return there
         with atomic_folder(path) as temporary:
             _write(temporary, trained, settings)
     except (OSError, DeepNetError) as error:
@@ -111,18 +126,30 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def prune_checkpoints(folder: Path, *, keep_last: int, steps: Collection[int]) -> None:
-    """Remove all checkpoints but the latest and those of `steps`, and what killed processes left half-written."""
+    """Remove all checkpoints but the latest and those of `steps`, and what killed processes left half-written.
+
+    That of an interruption goes when there is a later one.
+    """
     paths = list_checkpoints(folder)
     kept = {*paths[-keep_last:], *(checkpoint_path(folder, step=step) for step in steps)}
-    _remove(path for path in paths if path not in kept)
-    for path in folder.glob(".step_*.tmp"):
+    kept.add(latest_checkpoint(folder) or folder)
+    _remove(path for path in [*paths, *_interruptions(folder)] if path not in kept)
+    for path in folder.glob(".*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def drop_checkpoints_after(folder: Path, *, step: int) -> None:
     """Remove the checkpoints of later steps, as a run that goes back will make others."""
-    kept = checkpoint_path(folder, step=step)
-    _remove(path for path in reversed(list_checkpoints(folder)) if path > kept)
+    _remove(_interruptions(folder))
+    _remove(path for path in reversed(list_checkpoints(folder)) if _step(path) > step)
+
+
+def _interruptions(folder: Path) -> list[Path]:
+    return [path for path in folder.glob(f"{_INTERRUPTED}_*") if path.is_dir()]
+
+
+def _step(path: Path) -> int:
+    return int(path.name.rpartition("_")[2])
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -132,11 +159,17 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
-    tensors, numbers = optimizer_state(trained.optimizer, model=trained.model)
+    tensors, _ = optimizer_state(trained.optimizer, model=trained.model)
     write_tensors(folder / "model.safetensors", model_tensors(trained.model))
     write_tensors(folder / "optimizer.safetensors", tensors)
     if trained.average:
         write_tensors(folder / "ema.safetensors", trained.average.tensors)
+    _write_rest(folder, trained, settings)
+
+
+def _write_rest(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
+    """Write what may become known after the weights of a step are saved: by a validation, or a skipped update."""
+    _, numbers = optimizer_state(trained.optimizer, model=trained.model)
     write_tensors(folder / "guard.safetensors", trained.guard.history.tensors())
     write_json(
         folder / "state.json",
@@ -171,8 +204,13 @@ def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
 def _check_finite(trained: Trained) -> None:
     tensors: dict[str, Tensor] = model_tensors(trained.model)
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not math.isfinite(tensor.sum(dtype=torch.float64).item()):
+        if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):
             raise DivergenceError(
                 f"after step {trained.state.step} the weight '{name}' is not finite; "
                 "no checkpoint was made of it; the earlier ones are good"
             )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite, without a copy of them: the extremes are NaN where any is."""
+    return all(math.isfinite(extreme.item()) for extreme in tensor.detach().aminmax())

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from deepnet.config import Section
 
 OptimizerName = Literal["adam", "adamw", "radam", "sgd", "lamb", "adafactor"]
+PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
 OptimizerFamily = Literal["sgd", "adam", "lamb"]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -92,8 +93,9 @@ class TrainingConfig(Section):
     """Stop after so many minutes of wall clock, all sessions of a resumed run together; 0: no limit."""
     clip_norm: NotNegative = 0.0
     """Largest L2 norm of the whole gradient; longer ones are scaled down to it; 0: no clipping."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Type of the matrix products; weights stay in float32. auto: bf16 where the device has it and the width pays."""
+    precision: PrecisionName = "auto"
+    """Type of the matrix products; weights stay in float32. auto: bf16 where the device has it and the width pays; what
+    was found is recorded when the run begins, and a resumed run goes on in it on any device."""
     recompute: bool = False
     """Compute the activations of a block again in the backward pass instead of keeping them: less memory, more time."""
     label_smoothing: Fraction = 0.1
@@ -109,9 +111,11 @@ class TrainingConfig(Section):
     patience: Count = 0
     """Validations without a better figure after which training stops early; 0: never."""
     ema_decay: Fraction = 0.0
-    """Decay per update of an exponential moving average of the weights, which is then validated and kept; 0: off."""
+    """Decay per update of an exponential moving average of the weights, which is then validated and kept; 0: off. At
+    update t, from 0, it is (1 + t) / (10 + t) where that is less, so that the first weights are soon forgotten."""
     average_last: Count = 0
-    """Number of latest checkpoints whose average becomes the final model; 0: the best checkpoint does."""
+    """Number of latest checkpoints whose average becomes the final model; 0: the best checkpoint does. One that an
+    interruption made is not among them."""
     log_every: Annotated[int, Field(ge=1)] = 10
     """Updates from one line of metrics.jsonl to the next."""
 

@@ -1,22 +1,34 @@
-"""Plain data parallel under torchrun, put around a model from outside; one process is the case of one rank."""
+"""Plain data parallel under torchrun, put around a model from outside; one process is the case of one rank.
+
+Ranks wait for each other in one group, with patience: the writer prepares, validates and saves alone. Tensors that
+every rank has computed go through another one, whose timeout is short: nobody is late there but who has failed.
+"""
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
+
+from deepnet.errors import DeepNetError
 
 T = TypeVar("T")
 
 # ranks wait while the first one prepares text or translates for a validation
-_PATIENCE = timedelta(days=1)
+PATIENCE = timedelta(days=1)
+"""How long ranks wait for what the writer alone does, and for each other."""
+SHORT = timedelta(seconds=45)
+"""How long an exchange of tensors may take once all ranks have come to it."""
+_CAUSE = "deepnet/failure"
+"""Where a rank that fails leaves its reason for the others."""
 
 # torch 2.13 renamed the option and warns about the old name
 _NO_BUFFER_SYNC: dict[str, Any] = (
@@ -33,6 +45,10 @@ class Ranks:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     world_size: int = 1
+    waiting: dist.ProcessGroup | None = None
+    """Where ranks wait; on the CPU, whatever the device. None is torch's default group."""
+    exchanging: dist.ProcessGroup | None = None
+    """Where they exchange tensors on their devices."""
 
     @property
     def is_writer(self) -> bool:
@@ -42,9 +58,10 @@ class Ranks:
     @torch.no_grad()
     def make_equal(self, model: nn.Module) -> None:
         """Give every rank the writer's parameters and buffers."""
+        self.wait()
         if self.world_size > 1:
             for tensor in (*model.parameters(), *model.buffers()):
-                dist.broadcast(tensor, src=0)
+                dist.broadcast(tensor, src=0, group=self.exchanging)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the module to call in the forward pass: it averages gradients over the ranks.
@@ -56,6 +73,7 @@ class Ranks:
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
+            process_group=self.exchanging,
             **_NO_BUFFER_SYNC,
         )
 
@@ -68,7 +86,7 @@ class Ranks:
     def total(self, values: Tensor) -> Tensor:
         """Return `values` summed over all ranks, in place."""
         if self.world_size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.exchanging)
         return values
 
     def from_writer(self, compute: Callable[[], T]) -> T:
@@ -76,15 +94,13 @@ class Ranks:
         if self.world_size == 1:
             return compute()
         result = [compute() if self.is_writer else None]
-        dist.broadcast_object_list(result, src=0)
-        value = result[0]
-        assert value is not None
-        return value
+        dist.broadcast_object_list(result, src=0, group=self.waiting)
+        return cast(T, result[0])
 
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.world_size > 1:
-            dist.barrier()
+            dist.barrier(self.waiting)
 
 
 def started_processes() -> int:
@@ -97,7 +113,8 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     """Join the processes that torchrun started, if it did; they stay joined until the process ends.
 
     Launchers keep what the first group wrote, so that a second one would wait for it for ever. "cuda" without a number
-    is the device of the local rank. gloo serves the CPU, nccl CUDA.
+    is the device of the local rank. gloo serves the CPU and waiting, nccl CUDA. Raises DeepNetError, with the reason
+    where there is one, when another rank has failed.
     """
     world_size = started_processes()
     if world_size == 1:
@@ -108,5 +125,43 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
-    yield Ranks(device, dist.get_rank(), world_size)
+        dist.init_process_group("gloo", timeout=PATIENCE)
+    ranks = Ranks(
+        device,
+        dist.get_rank(),
+        world_size,
+        waiting=dist.new_group(backend="gloo", timeout=PATIENCE),
+        exchanging=dist.new_group(
+            backend="nccl" if device.type == "cuda" else "gloo", timeout=SHORT
+        ),
+    )
+    try:
+        yield ranks
+    except Exception as error:
+        if _comes_from_others(error):
+            raise DeepNetError(
+                f"rank {ranks.rank} stopped, because {_reason_of_others()}; the latest checkpoint is as it was, resume "
+                "from it"
+            ) from error
+        _leave_reason(f"rank {ranks.rank} failed: {type(error).__name__}: {error}")
+        raise
+
+
+def _comes_from_others(error: Exception) -> bool:
+    """Return whether an error is that of an exchange: the connection is closed, or nothing came."""
+    is_exchange = isinstance(error, dist.DistError) or "gloo" in str(error)
+    return isinstance(error, RuntimeError) and is_exchange
+
+
+def _leave_reason(reason: str) -> None:
+    with suppress(RuntimeError):  # where the process that keeps it has ended
+        _get_default_store().set(_CAUSE, reason.splitlines()[0])
+
+
+def _reason_of_others() -> str:
+    """Return what the rank that failed said, or what is known where it said nothing."""
+    with suppress(RuntimeError):
+        store = _get_default_store()
+        if store.check([_CAUSE]):
+            return str(store.get(_CAUSE).decode())
+    return "another rank ended without a word or does not answer: killed, out of memory or cut off"

@@ -171,6 +171,11 @@ class Guard:
         self.memory.good_steps = [one for one in good if one >= oldest and self.config.goes_back]
         return set(self.memory.good_steps)
 
+    @property
+    def lacks_way_back(self) -> bool:
+        """Whether the run may have to go back and has no checkpoint for it yet."""
+        return self.config.goes_back and not self.memory.good_steps
+
     def recover(self, verdict: Verdict, earlier: GuardMemory, *, step: int) -> None:
         """Go on from the memory of the checkpoint of `step`, but for what the run has learnt since from trouble."""
         memory, action = self.memory, verdict.action

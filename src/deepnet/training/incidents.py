@@ -22,7 +22,7 @@ from deepnet.training.guard import GOES_BACK, Verdict
 from deepnet.training.history import History
 from deepnet.training.session import Session
 from deepnet.training.signals import Signals
-from deepnet.training.state import Outcome
+from deepnet.training.state import Outcome, TrainingState
 
 _UNRECORDED = ("norm", "bias")
 """Roles whose gradients the details leave out: they would double their size."""
@@ -51,9 +51,10 @@ def respond(session: Session, verdict: Verdict, position: Position, outcome: Out
     return back_to is not None
 
 
-def forget_later(run: RunFolder, step: int) -> None:
-    """Cut the run's files back to a step, so that a run that goes on from there writes each step once."""
-    for path in (run.metrics_path, run.probes_path):
+def forget_later(run: RunFolder, state: TrainingState) -> None:
+    """Cut the run's files back to a state, so that a run that goes on from there writes each step once."""
+    recorded = state.step - 1 if state.is_due else state.step
+    for path, step in ((run.metrics_path, recorded), (run.probes_path, state.step)):
         if path.exists():
             keep_steps(path, step)
 
@@ -76,7 +77,7 @@ def _go_back(session: Session, verdict: Verdict, step: int) -> None:
     session.ranks.wait()
     if session.ranks.is_writer:
         drop_checkpoints_after(run.checkpoints, step=step)
-        forget_later(run, step)
+        forget_later(run, trained.state)
     session.ranks.wait()
 
 

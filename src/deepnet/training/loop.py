@@ -5,7 +5,6 @@ micro-batches to ranks, rank 0 alone writes. Dropout is seeded per micro-batch b
 the same update draws the same masks in a resumed run and on another number of ranks.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,39 +13,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from deepnet.errors import ConfigError, DivergenceError
-from deepnet.record import RunFolder, append_jsonl
+from deepnet.record import RunFolder
 from deepnet.training.averaging import MovingAverage
 from deepnet.training.batches import Updates, updates_from
 from deepnet.training.checkpoint import (
     Trained,
     load_checkpoint,
-    prune_checkpoints,
     read_header,
-    save_checkpoint,
 )
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks
+from deepnet.training.due import do_what_is_due, interrupt, save
 from deepnet.training.guard import Guard, GuardConfig, Verdict
 from deepnet.training.incidents import forget_incidents, forget_later, respond
 from deepnet.training.interruption import Interruption
-from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.optimizers import PolicyRow, build_optimizer, plain_policies
 from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.probing import Probes, Probing
 from deepnet.training.rate import set_rate
 from deepnet.training.recompute import recomputed
-from deepnet.training.resume import kept_annealing
+from deepnet.training.resume import kept_annealing, kept_precision, kept_warmup
 from deepnet.training.schedules import resolve_end
 from deepnet.training.session import (
     Prepare,
     Session,
     Sink,
     Validate,
-    earlier_checkpoints,
+    averaging_settings,
+    earlier_checkpoint,
     make_ready,
     refuse_what_has_no_effect,
     resolved_sections,
@@ -111,17 +107,22 @@ def train_loop(
     ranks = ranks or Ranks()
     updates_per_epoch = loader.updates_per_epoch(0)
     schedule, annealing = resolve_end(schedule, training, updates_per_epoch=updates_per_epoch)
-    precision = precision or resolve_precision(training.precision, device=ranks.device)
-    earlier = earlier_checkpoints(run.checkpoints, resume=resume)
-    if earlier:
-        annealing = kept_annealing(annealing, schedule, read_header(earlier[-1])["settings"])
+    earlier = earlier_checkpoint(run.checkpoints, resume=resume)
+    saved = read_header(earlier)["settings"] if earlier else {}
+    warms_up = not earlier or kept_warmup(saved)
+    precision = precision or resolve_precision(
+        kept_precision(training.precision, saved), device=ranks.device
+    )
+    training = training.model_copy(update={"precision": precision.name})
+    if saved:
+        annealing = kept_annealing(annealing, schedule, saved)
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
     norm_inputs = NormInputs(model)
     trained = Trained(
         model=model,
         optimizer=build_optimizer(optimizer, policies=policies or plain_policies(model)),
         scaler=precision.scaler(),
-        average=MovingAverage(model, decay=training.ema_decay) if training.ema_decay else None,
+        average=_average(model, training, warms_up=warms_up),
         guard=_guard(guard or GuardConfig(), model, norm_inputs),
         state=TrainingState(),
     )
@@ -156,6 +157,7 @@ def train_loop(
         settings={
             **(settings or {}),
             **resolved_sections(training, optimizer, schedule, annealing),
+            **averaging_settings(training, warms_up=warms_up),
         },
         updates_per_epoch=updates_per_epoch,
     )
@@ -168,44 +170,50 @@ def train_loop(
     return TrainingResult(stopped, state.step, state.best, state.best_step)
 
 
+def _average(model: nn.Module, training: TrainingConfig, *, warms_up: bool) -> MovingAverage | None:
+    decay = training.ema_decay
+    return MovingAverage(model, decay=decay, warms_up=warms_up) if decay else None
+
+
 def _guard(config: GuardConfig, model: nn.Module, norm_inputs: NormInputs) -> Guard:
     parameters = watched_parameters(model)
     return Guard(config, parameters=parameters, norm_inputs=norm_inputs.places)
 
 
 def _begin(
-    session: Session, earlier: Sequence[Path], *, resume: bool, on_resume: Callable[[], None] | None
+    session: Session, earlier: Path | None, *, resume: bool, on_resume: Callable[[], None] | None
 ) -> None:
-    """Put everything where the run goes on from: its files, its probes, and a checkpoint that the guard may need."""
+    """Put everything where the run goes on from: its files, its probes."""
     trained, run = session.trained, session.run
     if earlier:
-        load_checkpoint(earlier[-1], trained=trained, settings=session.settings)
+        load_checkpoint(earlier, trained=trained, settings=session.settings)
     session.watch.start(at=trained.state.seconds + trained.state.seconds_since)
     if resume and session.ranks.is_writer:
-        forget_later(run, trained.state.step)
+        forget_later(run, trained.state)
         forget_incidents(run, keep=trained.guard.memory.num_incidents)
         if on_resume:
             on_resume()
-    session.probes.begin(resumed=bool(earlier))
-    if trained.guard.config.goes_back and not trained.guard.memory.good_steps:
-        _save(session, on_the_way=True)
+    session.probes.begin(resumed=earlier is not None)
 
 
 def _loop(session: Session, signals: Interruption) -> str:
     """Train until the end and return what ended it.
 
-    An interruption saves and nothing else, so that the resumed run records and validates as if it had not happened.
+    An interruption saves at once and nothing else; the resumed run first does what was due then, so that it records,
+    validates and saves as if nothing had happened.
     """
     state, training, watch = session.trained.state, session.training, session.watch
     positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
-    stopped = state.finished(training)
+    stopped = do_what_is_due(session, signals) if state.is_due else state.finished(training)
+    if session.trained.guard.lacks_way_back:
+        save(session)
     while not stopped:
         began = watch.seconds()
         position = next(positions)
         outcome = session.updater.run(
             position.update,
             set_rate=partial(set_rate, session),
-            interrupted=signals.requested,
+            interrupted=lambda: signals.requested,
             seconds=began,
         )
         verdict = _verdict(session, outcome)
@@ -214,7 +222,8 @@ def _loop(session: Session, signals: Interruption) -> str:
             stopped = state.finished(training)
         else:
             state.count(position, outcome, seconds=watch.seconds() - began)
-            stopped = _after_update(session, outcome)
+            interrupts = outcome.interrupted
+            stopped = interrupt(session) if interrupts else do_what_is_due(session, signals)
     return stopped
 
 
@@ -225,83 +234,3 @@ def _verdict(session: Session, outcome: Outcome) -> Verdict | None:
     if outcome.verdict or moved is None:
         return outcome.verdict
     return trained.guard.judge_model_update(step, moved)
-
-
-def _after_update(session: Session, outcome: Outcome) -> str | None:
-    """Record, validate and save what is due, and return what ends the run, if anything does.
-
-    After an update that is no step nothing is due, as it was after the step before.
-    """
-    state, training = session.trained.state, session.training
-    stopped = state.finished(training) or ("interrupted" if outcome.interrupted else None)
-    is_end = stopped not in (None, "interrupted")
-
-    def is_due(interval: int) -> bool:
-        return is_end or (outcome.counts and interval > 0 and state.step % interval == 0)
-
-    record = _training_record(session, outcome.signals.lr) if is_due(training.log_every) else {}
-    is_best = False
-    if session.validate and is_due(training.validate_every):
-        figures, is_best = _validate(session, session.validate)
-        record |= figures
-        stopped = stopped or state.finished(training)
-    _write_record(session, record)
-    on_the_way = is_best or is_due(training.save_every)
-    if on_the_way or stopped:
-        _save(session, on_the_way=on_the_way)
-    return stopped
-
-
-def _training_record(session: Session, lr: float) -> dict[str, Any]:
-    """Return the means since the last record, and start anew."""
-    state = session.trained.state
-    progress = state.progress(session.training, updates_per_epoch=session.updates_per_epoch)
-    return {"lr": lr, "progress": progress, **state.take_window()}
-
-
-def _validate(session: Session, validate: Validate) -> tuple[dict[str, float], bool]:
-    """Return the figures under the names of the record, and whether they are the best so far."""
-    trained, metric = session.trained, session.training.keep_best
-    trained.model.eval()
-    holding = trained.average.in_place_of(trained.model) if trained.average else nullcontext()
-    shortage = memory_shortage_explained(f"in the validation after step {trained.state.step}")
-    with holding, torch.no_grad(), shortage:
-        figures = session.ranks.from_writer(
-            lambda: dict(validate(trained.model, trained.state.step))
-        )
-    trained.model.train()
-    if metric not in figures:
-        raise ConfigError(
-            f"training.keep_best = '{metric}', but the validation gives {sorted(figures)}"
-        )
-    for name, value in figures.items():
-        if not math.isfinite(value):
-            raise DivergenceError(f"the validation {name} is {value} at step {trained.state.step}")
-    is_best = trained.state.judge(figures[metric], higher_is_better=metric == "bleu")
-    return {f"validation_{name}": value for name, value in figures.items()}, is_best
-
-
-def _write_record(session: Session, record: Mapping[str, Any]) -> None:
-    """Append what there is to say about this step, if anything, to metrics.jsonl and show it."""
-    if not record or not session.ranks.is_writer:
-        return
-    state = session.trained.state
-    where = {"step": state.step, "epoch": state.epoch, "tokens": state.num_tokens}
-    full = {**where, "seconds": state.seconds, **record}
-    append_jsonl(session.run.metrics_path, full)
-    for sink in session.sinks:
-        sink(full)
-
-
-def _save(session: Session, *, on_the_way: bool) -> None:
-    """Save a checkpoint and remove those that nothing needs; `on_the_way` it is one to go back to."""
-    folder, state, guard = session.run.checkpoints, session.trained.state, session.trained.guard
-    if on_the_way and state.step not in guard.memory.good_steps:
-        guard.memory.good_steps.append(state.step)
-    needed = guard.keep_needed(state.step)
-    if state.best_step is not None:
-        needed.add(state.best_step)
-    if session.ranks.is_writer:
-        state.seconds_since = session.watch.seconds() - state.seconds
-        save_checkpoint(folder, trained=session.trained, settings=session.settings)
-        prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)

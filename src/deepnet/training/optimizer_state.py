@@ -11,7 +11,10 @@ from deepnet.errors import CheckpointError
 def optimizer_state(
     optimizer: optim.Optimizer, *, model: nn.Module
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors, named "key.parameter", and what JSON can hold: other values, and each group's numbers."""
+    """Return the tensors, named "key.parameter", and what JSON can hold: other values, and each group's numbers.
+
+    The tensors are the optimiser's own, and change with it.
+    """
     names = _parameter_names(optimizer, model)
     tensors: dict[str, Tensor] = {}
     values: dict[str, float] = {}
@@ -19,7 +22,7 @@ def optimizer_state(
         for key, value in state.items():
             name = f"{key}.{names[index]}"
             if isinstance(value, Tensor):
-                tensors[name] = value.clone()  # some optimisers keep views of one shared tensor
+                tensors[name] = value
             else:
                 values[name] = value
     return tensors, {"values": values, "groups": [_numbers(g) for g in optimizer.param_groups]}

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from deepnet.errors import ConfigError
+from deepnet.training.config import PrecisionName
 
 _NARROWEST_FOR_BF16_ON_CPU = 512  # below it, casting costs more than the faster products save
 
@@ -28,16 +29,20 @@ class Precision:
         return torch.amp.GradScaler(self.device_type, enabled=self.name == "fp16")
 
 
-def resolve_precision(
-    name: Literal["auto", "fp32", "bf16", "fp16"], *, device: torch.device, width: int = 0
-) -> Precision:
-    """Resolve `auto` for a device and a model of that width (d_model); raises ConfigError for fp16 on a CPU.
+def resolve_precision(name: PrecisionName, *, device: torch.device, width: int = 0) -> Precision:
+    """Resolve `auto` for a device and a model of that width (d_model); raises ConfigError where the device cannot.
 
     auto: on CUDA bf16 where the device has it; on a CPU bf16 from width 512 on if it multiplies bf16 in hardware.
     """
     if name == "fp16" and device.type == "cpu":
         raise ConfigError(
-            "training.precision = 'fp16' needs a GPU: CPUs have no fast fp16 products; use 'bf16', 'fp32' or 'auto'"
+            "training.precision = 'fp16' needs a GPU: CPUs have no fast fp16 products; use 'bf16', 'fp32' or 'auto', "
+            "and resume a run that was begun in fp16 on a GPU"
+        )
+    if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError(
+            "training.precision = 'bf16' is not possible on this GPU; use 'fp16', 'fp32' or 'auto', and resume a run "
+            "that was begun in bf16 on a device that has it"
         )
     if name == "auto":
         name = "bf16" if _bf16_pays(device, width) else "fp32"

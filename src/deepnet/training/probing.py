@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,13 +63,14 @@ class Probes:
         """
         if not self._is_due(step):
             return None
-        moved = torch.zeros(1, dtype=torch.float64, device=self._ranks.device)
-        if self._recorder:
-            with memory_shortage_explained(_PROBING):
-                record = self._recorder.after_update(step)
-            append_jsonl(self._run.probes_path, record)
-            moved += _step_update(record)
-        return self._ranks.total(moved).item()
+        return self._ranks.from_writer(partial(self._record, step))
+
+    def _record(self, step: int) -> float:
+        assert self._recorder is not None, "the writer has begun"
+        with memory_shortage_explained(_PROBING):
+            record = self._recorder.after_update(step)
+        append_jsonl(self._run.probes_path, record)
+        return _step_update(record)
 
     def _is_due(self, step: int) -> bool:
         return self._probing is not None and (step == 1 or step % self._probing.every == 0)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from deepnet.errors import ConfigError
-from deepnet.training.config import ScheduleConfig
+from deepnet.training.config import PrecisionName, ScheduleConfig
 from deepnet.training.schedules import Annealing
 
 CHANGEABLE = frozenset(
@@ -28,6 +28,9 @@ The limits do change it where the learning rate falls towards them.
 """
 _LIMITS = frozenset({"training.max_steps", "training.max_epochs", "training.max_minutes"})
 _TOWARDS = "annealing.towards"
+MOVING_AVERAGE = "moving_average"
+"""The section of a checkpoint's settings that says whether the average warms up."""
+_PRECISION = "training.precision"
 
 
 def kept_annealing(
@@ -41,6 +44,19 @@ def kept_annealing(
     return Annealing() if falls_by_steps else annealing
 
 
+def kept_warmup(saved: Mapping[str, Any]) -> bool:
+    """Return whether a resumed run's moving average warms up: in earlier versions it did not."""
+    return MOVING_AVERAGE in saved
+
+
+def kept_precision(name: PrecisionName, saved: Mapping[str, Any]) -> PrecisionName:
+    """Return the precision to go on in where settings say "auto": the one that was found when the run began.
+
+    Earlier versions saved "auto" itself, and found it anew.
+    """
+    return saved.get("training", {}).get("precision", name) if name == "auto" else name
+
+
 def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Compare the resolved settings of a saved run with those it is to go on with.
 
@@ -48,9 +64,10 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """
     falls = _TOWARDS in _flat(old) or _TOWARDS in _flat(new)
     changeable = CHANGEABLE - _LIMITS if falls else CHANGEABLE
+    unknown = {_PRECISION} if _flat(old).get(_PRECISION) == "auto" else set()
     # what it falls towards follows from other keys, and is named only where none of them has changed
-    changed = list_changes(old, new, ignoring=changeable | {_TOWARDS}) or list_changes(
-        old, new, ignoring=changeable
+    changed = list_changes(old, new, ignoring=changeable | unknown | {_TOWARDS}) or list_changes(
+        old, new, ignoring=changeable | unknown
     )
     if changed:
         raise ConfigError(

@@ -7,7 +7,12 @@ from torch import Tensor
 from deepnet.bundle import read_tensors
 from deepnet.errors import CheckpointError
 from deepnet.training.averaging import average_tensors
-from deepnet.training.checkpoint import checkpoint_path, list_checkpoints, read_header
+from deepnet.training.checkpoint import (
+    checkpoint_path,
+    latest_checkpoint,
+    list_checkpoints,
+    read_header,
+)
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
@@ -20,12 +25,15 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
 def select_checkpoints(folder: Path, *, average_last: int) -> list[Path]:
     """Return the latest `average_last` checkpoints, or for 0 the best one, the latest where nothing was validated.
 
-    Where the run has fewer, all of them: the caller says so or refuses.
+    Where the run has fewer, all of them: the caller says so or refuses. One that an interruption made counts only where
+    it is all that is asked for, or there.
     Raises CheckpointError when the folder has none.
     """
-    checkpoints = list_checkpoints(folder)
-    if not checkpoints:
+    checkpoints, latest = list_checkpoints(folder), latest_checkpoint(folder)
+    if not latest:
         raise CheckpointError(f"{folder} holds no checkpoint; train first")
+    if average_last == 1 or not checkpoints:
+        return [latest]
     if average_last:
         trained = [path for path in checkpoints if path != checkpoint_path(folder, step=0)]
         return trained[-average_last:] or checkpoints

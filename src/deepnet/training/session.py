@@ -10,11 +10,12 @@ from torch import nn
 from deepnet.errors import ConfigError
 from deepnet.record import RunFolder
 from deepnet.training.batches import Updates
-from deepnet.training.checkpoint import Trained, list_checkpoints
+from deepnet.training.checkpoint import Trained, latest_checkpoint
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks
 from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.probing import Probes
+from deepnet.training.resume import MOVING_AVERAGE
 from deepnet.training.schedules import Annealing
 from deepnet.training.stopwatch import Stopwatch
 from deepnet.training.update import Updater
@@ -63,12 +64,12 @@ def refuse_what_has_no_effect(
             raise ConfigError(f"training.{key} is set, but the caller gives no {what}")
 
 
-def earlier_checkpoints(folder: Path, *, resume: bool) -> list[Path]:
-    """Return the checkpoints to go on from; raises ConfigError where there are some and nothing is to be resumed."""
-    checkpoints = list_checkpoints(folder)
-    if checkpoints and not resume:
+def earlier_checkpoint(folder: Path, *, resume: bool) -> Path | None:
+    """Return the checkpoint to go on from; raises ConfigError where there is one and nothing is to be resumed."""
+    checkpoint = latest_checkpoint(folder)
+    if checkpoint and not resume:
         raise ConfigError(f"{folder} holds checkpoints of another run; resume it or choose another")
-    return checkpoints
+    return checkpoint
 
 
 def make_ready(model: nn.Module, *, ranks: Ranks, prepare: Prepare | None) -> None:
@@ -79,6 +80,11 @@ def make_ready(model: nn.Module, *, ranks: Ranks, prepare: Prepare | None) -> No
             prepare(model)
     ranks.make_equal(model)
     model.train()
+
+
+def averaging_settings(training: TrainingConfig, *, warms_up: bool) -> dict[str, Any]:
+    """Return what a resumed run must know of the moving average besides its decay."""
+    return {MOVING_AVERAGE: {"warms_up": True}} if training.ema_decay and warms_up else {}
 
 
 def resolved_sections(

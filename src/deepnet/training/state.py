@@ -87,6 +87,10 @@ class TrainingState:
     best_step: int | None = None
     num_worse: int = 0
     """Validations since the best one."""
+    lr: float = 0.0
+    """Learning rate of the last update."""
+    is_due: bool = False
+    """Whether what is due after the last update has not been done: recording, validating, saving."""
     window: Window = field(default_factory=Window)
 
     def count(self, position: Position, outcome: Outcome, *, seconds: float) -> None:
@@ -94,6 +98,8 @@ class TrainingState:
         window, num_tokens = self.window, position.update.num_tokens
         self.epoch, self.update = position.following
         self.seconds = outcome.seconds
+        self.lr = outcome.signals.lr
+        self.is_due = outcome.counts
         window.num_updates += 1
         window.seconds += seconds
         if outcome.counts:

@@ -44,15 +44,17 @@ class Updater:
     ranks: Ranks
 
     def run(
-        self, update: Update, *, set_rate: SetRate, interrupted: bool, seconds: float
+        self, update: Update, *, set_rate: SetRate, interrupted: Callable[[], bool], seconds: float
     ) -> Outcome:
         """Compute one update and apply it, unless the guard forbids that; `seconds` is this rank's clock at its start.
+
+        `interrupted` is asked after the backward pass whether a signal has reached this rank.
 
         The loss and the norms are read on every update, which on CUDA waits for the device three times. Raises
         DeepNetError where the memory does not suffice.
         """
         loss = self._backward(update)
-        total, interruptions, clock, inputs = self._over_ranks(loss, interrupted, seconds)
+        total, interruptions, clock, inputs = self._over_ranks(loss, interrupted(), seconds)
         lr = set_rate(clock)
         with memory_shortage_explained(f"when the weights took step {self.trained.state.step + 1}"):
             self.trained.scaler.unscale_(self.trained.optimizer)
@@ -82,6 +84,8 @@ class Updater:
         for index, batch in enumerate(update.batches):
             self._seed(index * ranks.world_size + ranks.rank)
             is_last = index == len(update.batches) - 1
+            if is_last:
+                ranks.wait()  # for the slowest and for what the writer does alone, before gradients are exchanged
             with (
                 memory_shortage_explained(f"at step {step}", batch),
                 ranks.without_sync(self.module, when=not is_last),
@@ -125,7 +129,7 @@ class Updater:
         if self.after_update:
             self.after_update(trained.model, trained.state.step + 1)
         if trained.average:
-            trained.average.update(trained.model)
+            trained.average.update(trained.model, trained.state.step)
 
     def _seed(self, place: int) -> None:
         """Make the dropout of a micro-batch a function of seed, step and its place among all ranks' micro-batches."""

@@ -1,6 +1,7 @@
 """The small parts of the loop: precision, recompute, averages, signals, display, cursor."""
 
 import io
+import math
 import os
 import signal
 import sys
@@ -81,9 +82,9 @@ def test_a_moving_average_is_the_geometric_sum_of_what_it_saw():
     seen = [0.5, -1.0, 2.0]
     nn.init.constant_(model.weight, 4.0)
     average = MovingAverage(model, decay=0.9)
-    for value in seen:
+    for step, value in enumerate(seen, start=1000):
         nn.init.constant_(model.weight, value)
-        average.update(model)
+        average.update(model, step)
     expected = 0.9**3 * 4 + 0.1 * (0.81 * 0.5 + 0.9 * -1.0 + 2.0)
     with average.in_place_of(model):
         assert model.weight.item() == pytest.approx(expected)
@@ -92,14 +93,74 @@ def test_a_moving_average_is_the_geometric_sum_of_what_it_saw():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_the_second_acts(number):
+def test_a_signal_asks(number):
     before = signal.getsignal(number)
     with Interruption() as interruption:
         assert not interruption.requested
         os.kill(os.getpid(), number)
         assert interruption.requested
-        assert signal.getsignal(number) == before
     assert signal.getsignal(number) == before
+
+
+def test_a_second_sigterm_does_not_kill_a_process_that_is_saving():
+    with Interruption() as interruption:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.requested
+
+
+def test_the_first_weights_are_soon_forgotten():
+    """With a constant decay of 0.999, 74% of them would be left after 300 updates."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    average = MovingAverage(model, decay=0.999)
+    nn.init.zeros_(model.weight)
+    for step in range(300):
+        average.update(model, step)
+        # the product of (1 + t) / (10 + t) over t < n is 9! n! / (n + 9)!
+        n = step + 1
+        left = math.factorial(9) * math.factorial(n) / math.factorial(n + 9)
+        assert average.tensors["weight"].item() == pytest.approx(left, rel=1e-4)
+    assert average.tensors["weight"].item() < 1e-15
+
+
+@pytest.mark.parametrize(("step", "decay"), [(0, 0.1), (1, 2 / 11), (8989, 0.999), (9000, 0.999)])
+def test_the_decay_of_an_average_rises_to_what_was_asked_for(step, decay):
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.ones_(model.weight)
+    average = MovingAverage(model, decay=0.999)
+    nn.init.zeros_(model.weight)
+    average.update(model, step)
+    assert average.tensors["weight"].item() == pytest.approx(decay, rel=1e-6)
+
+
+def test_a_computation_is_broken_off_by_a_signal_and_not_begun_after_one():
+    begun = []
+
+    def compute():
+        begun.append(True)
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Exception:  # whatever it does about errors
+            pytest.fail("a signal is no error of the computation")
+        return "done"
+
+    with Interruption() as interruption:
+        assert interruption.unless_requested(lambda: "done") == "done"
+        assert interruption.unless_requested(compute) is None
+        assert interruption.unless_requested(compute) is None
+    assert begun == [True]
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_bf16_is_refused_where_a_gpu_has_none(monkeypatch, able):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: able)
+    device = torch.device("cuda")
+    if able:
+        assert resolve_precision("bf16", device=device).name == "bf16"
+    else:
+        with pytest.raises(ConfigError, match="'bf16' is not possible on this GPU"):
+            resolve_precision("bf16", device=device)
 
 
 def test_a_second_ctrl_c_aborts():

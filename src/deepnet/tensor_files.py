@@ -1,0 +1,77 @@
+"""Files of named tensors in the safetensors format, written one tensor after the other.
+
+The safetensors library takes all tensors at once: of what is on a GPU that is a copy of everything in the machine's own
+memory, which training did not need.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from deepnet.atomic import atomic_write
+from deepnet.errors import CheckpointError
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file atomically, with no more memory than its largest tensor takes.
+
+    Raises DeepNetError where the disk refuses.
+    """
+    # the widest types first, so that every tensor begins at a multiple of its type's size
+    ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
+    with atomic_write(path) as file:
+        file.write(_header(ordered))
+        for tensor in ordered.values():
+            file.write(_bytes(tensor))
+
+
+def read_tensors(path: str | Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raises CheckpointError where it is missing, truncated or something else."""
+    try:
+        return load_file(path)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path} is truncated or not a safetensors file ({error}); copy or save it again"
+        ) from error
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return what stands before the tensors: the length of the rest, and as JSON where each is and what it is."""
+    entries, end = {}, 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """Return a tensor's content; of one on the CPU without gaps it is the tensor's own memory."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data

@@ -1,0 +1,162 @@
+"""When one of two gloo processes fails, both end soon and say why; what the writer does alone may take its time.
+
+The file is its own driver: pytest starts it twice, as two ranks without a launcher that would end one for the other.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from deepnet.errors import DeepNetError
+from deepnet.record import RunFolder, read_jsonl
+from deepnet.training import distributed
+from deepnet.training.batches import ListedUpdate, ListedUpdates
+from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.loop import train_loop
+
+BROKEN = "the corpus of rank 1 is broken"
+
+
+class Pair:
+    """Inputs and targets of four examples."""
+
+    def __init__(self):
+        draw = torch.Generator().manual_seed(1)
+        self.x = torch.randn(4, 4, generator=draw)
+        self.y = torch.randint(3, (4,), generator=draw)
+
+    def to(self, device):
+        return self
+
+
+def train(ranks, folder, what):
+    """Train for 12 updates, of which something happens to one."""
+    calls = []
+
+    def loss(model, batch):
+        calls.append(1)
+        if len(calls) == 5 and ranks.rank == 1:
+            note(folder, "failed")
+            if what == "error":
+                raise ValueError(BROKEN)
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "slow":
+                time.sleep(9)
+        return F.cross_entropy(model(batch.x), batch.y, reduction="sum")
+
+    def validate(model, step):
+        if what == "validation":
+            time.sleep(9)
+        if what == "broken validation":
+            note(folder, "failed")
+            raise ValueError(BROKEN)
+        return {"loss": 1.0}
+
+    train_loop(
+        nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
+        loader=ListedUpdates([ListedUpdate((Pair(),), 4 * ranks.world_size)] * 6),
+        loss=loss,
+        run=RunFolder(folder),
+        training=TrainingConfig(max_steps=12, log_every=1, validate_every=6, save_every=4),
+        optimizer=OptimizerConfig(lr=1e-2),
+        schedule=ScheduleConfig(warmup_steps=3),
+        validate=validate,
+        ranks=ranks,
+    )
+
+
+def note(folder, what):
+    """Write down when something happened, in seconds."""
+    (folder / what).write_text(str(time.time()))
+
+
+def main(folder, what):
+    """Be one rank; gradients may take six seconds."""
+    torch.set_num_threads(1)
+    distributed.SHORT = distributed.timedelta(seconds=6)
+    try:
+        with distributed.joined_ranks(torch.device("cpu")) as ranks:
+            train(ranks, folder, what)
+    except DeepNetError as error:
+        note(folder, "ended")
+        sys.exit(f"error: {error}")
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def run_two(folder, what):
+    """Run two ranks; return the exit code of each and what it said."""
+    port = str(free_port())
+    common = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(folder), what],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**common, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+    return [process.returncode for process in processes], said
+
+
+@pytest.fixture
+def folder(tmp_path):
+    RunFolder.create(tmp_path, recipe={})
+    return tmp_path
+
+
+def steps(folder):
+    return [row["step"] for row in read_jsonl(folder / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize(
+    ("what", "other", "reason"),
+    [
+        ("error", 0, f"rank 1 failed: ValueError: {BROKEN}"),
+        ("kill", 0, "another rank ended without a word or does not answer"),
+        ("broken validation", 1, f"rank 0 failed: ValueError: {BROKEN}"),
+    ],
+)
+def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, other, reason):
+    codes, said = run_two(folder, what)
+    assert 0 not in codes
+    last = said[other].strip().splitlines()[-1]
+    assert last.startswith(f"error: rank {other} stopped, because {reason}")
+    assert "the latest checkpoint is as it was" in last
+    failed, ended = (float((folder / name).read_text()) for name in ("failed", "ended"))
+    assert ended - failed < 30
+    checkpoints = [path.name for path in (folder / "checkpoints").iterdir()]
+    assert checkpoints == ["step_00000004"]
+
+
+@pytest.mark.parametrize("what", ["validation", "slow"])
+def test_what_takes_longer_than_gradients_may_is_waited_for(folder, what):
+    codes, said = run_two(folder, what)
+    assert codes == [0, 0], said
+    assert steps(folder) == list(range(1, 13))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
