@@ -9,7 +9,7 @@ any SentencePiece model can be used as it is. Pad is an id of ours, one past the
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from deepnet.config import Section
 from deepnet.data.text import read_lines
 from deepnet.errors import DataError
+from deepnet.seal import read_regular
 
 EOS = 0
 UNK = 1
@@ -137,10 +138,18 @@ class Tokenizer:
         Path(path).write_bytes(self.model)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a SentencePiece model; raises DataError when there is none at `path`."""
+    def load(cls, path: str | Path, *, expected: str | None = None) -> "Tokenizer":
+        """Read a SentencePiece model; raises DataError when there is none at `path`.
+
+        `expected` is its fingerprint where that is known: a file with another one is not even parsed.
+        """
         try:
-            return cls(Path(path).read_bytes())
+            model = read_regular(path)
+            if expected not in (None, hashlib.sha256(model).hexdigest()):
+                raise DataError(
+                    "it is damaged or not the one the model was trained with; copy it again"
+                )
+            return cls(model)
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from error
         except DataError as error:
@@ -168,13 +177,22 @@ class Tokenizers:
             self.target.save(Path(folder) / _TARGET_FILE)
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Tokenizers":
-        """Read what `save` wrote; raises DataError when a model is missing or damaged."""
+    def load(
+        cls, folder: str | Path, *, expected: Mapping[str, str] | None = None
+    ) -> "Tokenizers":
+        """Read what `save` wrote; raises DataError when a model is missing or damaged.
+
+        `expected` are the fingerprints of "source" and "target": a model with another one is not even parsed.
+        """
+        expected = expected or {}
         if (Path(folder) / _SHARED_FILE).exists():
-            shared = Tokenizer.load(Path(folder) / _SHARED_FILE)
+            path = Path(folder) / _SHARED_FILE
+            shared = Tokenizer.load(path, expected=expected.get("source"))
             return cls(shared, shared)
+        source, target = Path(folder) / _SOURCE_FILE, Path(folder) / _TARGET_FILE
         return cls(
-            Tokenizer.load(Path(folder) / _SOURCE_FILE), Tokenizer.load(Path(folder) / _TARGET_FILE)
+            Tokenizer.load(source, expected=expected.get("source")),
+            Tokenizer.load(target, expected=expected.get("target")),
         )
 
 

@@ -1,13 +1,13 @@
 """Checkpoints: one folder per step, written whole or not at all, in safetensors and JSON.
 
-step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), guard.safetensors, state.json
+step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), guard.safetensors, state.json,
+                SHA256SUMS (the checksum of each of them; checkpoints of earlier versions have none)
 
 state.json holds the format version, the counters, the scaler, the plain numbers of the optimiser and of the guard, and
 the run's settings; guard.safetensors the last updates as the guard saw them.
 No random state is saved: the loop seeds every micro-batch from the recipe's seed and the step.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Collection, Iterable, Mapping
@@ -22,6 +22,7 @@ from deepnet.bundle import load_model_tensors, model_tensors, read_tensors, writ
 from deepnet.config import build
 from deepnet.errors import CheckpointError, ConfigError, DeepNetError, DivergenceError
 from deepnet.record import atomic_folder, write_json
+from deepnet.seal import find_damage, read_json, seal_folder
 from deepnet.training.averaging import MovingAverage
 from deepnet.training.guard import Guard, GuardMemory
 from deepnet.training.optimizer_state import load_optimizer_state, optimizer_state
@@ -30,6 +31,8 @@ from deepnet.training.state import TrainingState
 
 FORMAT_VERSION = 1
 """The version of the format of a checkpoint folder."""
+_UNLOADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What is raised where a file holds something else than was saved."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +88,19 @@ def load_checkpoint(path: Path, *, trained: Trained, settings: Mapping[str, Any]
     check_resumable(header["settings"], settings)
     try:
         _load(path, trained, header)
-    except (KeyError, RuntimeError, CheckpointError) as error:
-        raise CheckpointError(f"cannot resume from {path}: {error}") from error
+    except (*_UNLOADABLE, CheckpointError) as error:
+        raise CheckpointError(
+            f"cannot resume from {path}: {error}; remove that folder to resume from the one before it"
+        ) from error
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """Read state.json of a checkpoint, with "state" as a TrainingState; raises CheckpointError when it cannot be."""
     file = path / "state.json"
     try:
-        header = json.loads(file.read_text(encoding="utf-8"))
+        if damage := find_damage(file):
+            raise ValueError(damage)
+        header = read_json(file)
         if header["format_version"] != FORMAT_VERSION:
             raise CheckpointError(
                 f"{path} has format version {header['format_version']}; this deepnet reads {FORMAT_VERSION}"
@@ -103,7 +110,7 @@ def read_header(path: Path) -> dict[str, Any]:
             "guard": build(GuardMemory, header.get("guard", {})),
             **{name: dict(header[name]) for name in ("optimizer", "scaler", "settings")},
         }
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+    except (OSError, *_UNLOADABLE, ConfigError) as error:
         raise CheckpointError(
             f"{path} is not a complete checkpoint: {file.name}: {error}; "
             "remove that folder to resume from the one before it"
@@ -149,6 +156,7 @@ def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
             "settings": settings,
         },
     )
+    seal_folder(folder)
 
 
 def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:

@@ -126,6 +126,7 @@ def test_truncated_and_missing_shards_are_refused(tmp_path, tokenizers, suffix):
 )
 def test_foreign_headers_are_refused(tmp_path, tokenizers, change, message):
     _binarize(tmp_path / "x", tokenizers)
+    (tmp_path / "x" / "SHA256SUMS").unlink()
     path = tmp_path / "x" / "header.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match=message):
