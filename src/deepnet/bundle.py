@@ -5,14 +5,15 @@
     tokenizer.model     or source.model and target.model; absent where the model does not read text
     SHA256SUMS          the checksum of each of them; bundles of earlier versions have none
 
-Everything is JSON, safetensors and SentencePiece; nothing is unpickled, and no code is imported that the caller does not
-name. Loading is strict: an unknown key, or a tensor that is missing, unexpected, or of another shape or type is an error.
+Everything is JSON, safetensors and SentencePiece; nothing is unpickled, and no class is imported but those that the
+caller trusts by name. Loading is strict: an unknown key, or a tensor that is missing, unexpected, or of another shape
+or type is an error.
 """
 
 import os
 import shutil
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,13 @@ from deepnet.errors import CheckpointError, DataError, DeepNetError, suggest
 from deepnet.rebuild import build_for, check_shape
 from deepnet.record import atomic_folder, atomic_write, sync_folder, write_json
 from deepnet.schemes.base import OptimizerFamily
-from deepnet.schemes.catalogue import check_trusted, describe_scheme, is_own, load_scheme
+from deepnet.schemes.catalogue import (
+    TrustCode,
+    check_trusted,
+    describe_scheme,
+    is_own,
+    load_scheme,
+)
 from deepnet.seal import find_damage, read_json, seal_folder
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
@@ -119,7 +126,7 @@ def load_bundle(
     path: str | Path,
     device: str | torch.device = "cpu",
     *,
-    trust_code: str | Collection[str] = (),
+    trust_code: TrustCode = (),
 ) -> Bundle:
     """Read a bundle onto `device`, ready to translate (dropout off).
 
@@ -166,7 +173,16 @@ def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
     if isinstance(model, Transformer):
-        model.advance(int(model.scheme_step))
+        _advance(model, int(model.scheme_step))
+
+
+def _advance(model: Transformer, step: int) -> None:
+    try:
+        model.advance(step)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"the tensor 'scheme_step' is {step}, which the scheme cannot use: {error}"
+        ) from error
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:

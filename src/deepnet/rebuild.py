@@ -3,8 +3,8 @@
 A file's numbers are trusted as far as they are there: a shape in a bundle's config.json could say anything.
 """
 
-import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ from deepnet.errors import CheckpointError
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 _DRAWS = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)
-_UNBUILDABLE = (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError)
+UNBUILDABLE = (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError)
 """What numbers that no saved model has may lead to, in arithmetic or in torch."""
-_TIMES, _BESIDES = 4, 1 << 20
-"""Numbers that building a model may hold for each saved one, and besides: tables of positions, fixed scales."""
+_TIMES, _PER_TENSOR, _BESIDES = 4, 1000, 1 << 20
+"""Numbers that may be made for each saved one, for what a tensor costs by itself, and besides: tables, fixed scales."""
 
 
 def check_shape(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> None:
@@ -45,9 +45,11 @@ def build_for(
     Raises CheckpointError where it is `limited` and cannot be built, or would be much larger than `tensors`.
     """
     try:
-        with _Frugal(_TIMES * _numbers(tensors) + _BESIDES if limited else math.inf):
+        with _NoRandomDraws(), Frugal(tensors) if limited else nullcontext():  # type: ignore[no-untyped-call]
             model = make()
-    except _UNBUILDABLE if limited else () as error:
+    except UNBUILDABLE as error:
+        if not limited:
+            raise
         raise CheckpointError(
             f"no model can be built as its config.json says ({error}); copy or save it again"
         ) from error
@@ -57,30 +59,34 @@ def build_for(
     return model
 
 
-class _Frugal(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Draws no random numbers, which saved ones would overwrite, and makes no more numbers than it is given."""
+class Frugal(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets a model be built only as long as it makes about as many tensors and numbers as are saved of it."""
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._left = most
+        self._left = _BESIDES + _TIMES * (_numbers(tensors) + _PER_TENSOR * len(tensors))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _DRAWS:
-            return args[0]
-        if "device" in kwargs:  # what makes a tensor of nothing: its size is asked before it is made
-            self._left -= _size(func(*args, **{**kwargs, "device": torch.device("meta")}))
+        if (
+            "device" in kwargs
+        ):  # what makes a tensor of nothing: its size is asked before it is made
+            made = func(*args, **{**kwargs, "device": torch.device("meta")})
+            self._left -= _PER_TENSOR + (made.numel() if isinstance(made, Tensor) else 0)
         if self._left < 0:
             raise CheckpointError(
-                "its config.json asks for a model that is far larger than model.safetensors; one of them is damaged or "
+                "its config.json asks for a model that is far larger than its weights are; one of them is damaged or "
                 "of another model: copy both again"
             )
         return func(*args, **kwargs)
 
 
-def _size(made: Any) -> int:
-    return made.numel() if isinstance(made, Tensor) else 0
+class _NoRandomDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Leaves tensors as they are where random numbers would be drawn that saved ones overwrite anyway."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func in _DRAWS else func(*args, **(kwargs or {}))
 
 
 def _numbers(tensors: Mapping[str, Tensor]) -> int:
-    return sum(math.prod(tensor.shape) for tensor in tensors.values())
+    return sum(tensor.numel() for tensor in tensors.values())

@@ -28,7 +28,7 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         os.close(descriptor)
     held = (ctypes.c_char * size).from_address(address)
     weakref.finalize(held, _libc.munmap, address, size)  # arrays hold on to `held`, views to arrays
-    numbers = np.frombuffer(held, dtype)
+    numbers: NDArray[Any] = np.frombuffer(memoryview(held), dtype)
     numbers.flags.writeable = False
     return numbers
 

@@ -177,9 +177,7 @@ class Tokenizers:
             self.target.save(Path(folder) / _TARGET_FILE)
 
     @classmethod
-    def load(
-        cls, folder: str | Path, *, expected: Mapping[str, str] | None = None
-    ) -> "Tokenizers":
+    def load(cls, folder: str | Path, *, expected: Mapping[str, str] | None = None) -> "Tokenizers":
         """Read what `save` wrote; raises DataError when a model is missing or damaged.
 
         `expected` are the fingerprints of "source" and "target": a model with another one is not even parsed.

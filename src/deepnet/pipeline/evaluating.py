@@ -8,10 +8,10 @@ from deepnet.data.text import read_pairs
 from deepnet.errors import ConfigError
 from deepnet.evaluation.scores import tokenized_bleu
 from deepnet.pipeline.devices import choose_device
-from deepnet.pipeline.opening import decoding_settings, open_models
+from deepnet.pipeline.opening import decoding_settings, open_models, recorded_recipe
 from deepnet.pipeline.preparing import CACHE, Report, prepare_data
-from deepnet.pipeline.recipe import load_recipe
 from deepnet.pipeline.scoring import timed_scores
+from deepnet.schemes.catalogue import TrustCode
 
 
 def evaluate(
@@ -23,17 +23,19 @@ def evaluate(
     tokenized: bool = False,
     device: str = "auto",
     cache: Path = CACHE,
+    trust_code: TrustCode = (),
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Translate and score; return {"bleu", "chrf", "signature": {...}, "sentences", "seconds"}.
 
     The text is `part` ("valid" or "test") of the first run's data, or the source and reference `files`. `tokenized`
-    adds "tokenized_bleu" with its signature, for text that is tokenised already.
+    adds "tokenized_bleu" with its signature, for text that is tokenised already; `trust_code` names the classes that
+    the models may bring.
     """
-    translator, bundle = open_models(models, device=choose_device(device))
+    translator, bundle = open_models(models, device=choose_device(device), trust_code=trust_code)
     config = decoding_settings(bundle, overrides)
     sources, references = (
-        _own_part(models[0], part, cache, report) if files is None else _read(*files)
+        _own_part(models[0], part, cache, trust_code, report) if files is None else _read(*files)
     )
     translations, scores = timed_scores(translator, sources, references, config=config)
     if tokenized:
@@ -44,7 +46,7 @@ def evaluate(
 
 
 def _own_part(
-    run: str | Path, part: str, cache: Path, report: Report | None
+    run: str | Path, part: str, cache: Path, trust_code: TrustCode, report: Report | None
 ) -> tuple[list[str], list[str]]:
     if not (Path(run) / "recipe.json").exists():
         raise ConfigError(
@@ -52,7 +54,8 @@ def _own_part(
         )
     if part not in ("valid", "test"):
         raise ConfigError(f"there is no part '{part}' to evaluate; choose valid or test")
-    sources, references = prepare_data(load_recipe(run), cache=cache, report=report).lines(part)
+    recipe = recorded_recipe(run, trust_code=trust_code)
+    sources, references = prepare_data(recipe, cache=cache, report=report).lines(part)
     return sources, references
 
 

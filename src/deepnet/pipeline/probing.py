@@ -15,7 +15,7 @@ from deepnet.data.prepare import PreparedData
 from deepnet.errors import CheckpointError, ConfigError, DataError
 from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
-from deepnet.pipeline.opening import bundle_path
+from deepnet.pipeline.opening import bundle_path, recorded_recipe
 from deepnet.pipeline.preparing import (
     CACHE,
     HELD_OUT_SEED,
@@ -25,10 +25,11 @@ from deepnet.pipeline.preparing import (
     make_objective,
     prepare_data,
 )
-from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.pipeline.recipe import Recipe
 from deepnet.probes.model_update import evaluating
 from deepnet.probes.recorder import Record, Recorder
 from deepnet.record import RunFolder
+from deepnet.schemes.catalogue import TrustCode
 from deepnet.theory.live_model import (
     BranchMatrices,
     branch_matrices,
@@ -128,26 +129,31 @@ def probe_run(
     sentences: int | None = None,
     device: str = "auto",
     cache: Path = CACHE,
+    trust_code: TrustCode = (),
     report: Report | None = None,
 ) -> ProbedRun:
     """Measure a run's latest checkpoint, or that of `step`, or the bundle in a run folder that `path` is.
 
     On the first `sentences` of the valid part, by default as many as probes.sentences of the recipe.
-    The model update is since the run's first weights, which are drawn again from recipe and seed. Raises ConfigError
-    where `path` is no run or has no such checkpoint, CheckpointError where it has none at all. Writes nothing.
+    The model update is since the run's first weights, which are drawn again from recipe and seed. `trust_code` names
+    the classes that the run may bring. Raises ConfigError where `path` is no run or has no such checkpoint,
+    CheckpointError where it has none at all. Writes nothing.
     """
     run, weights = _saved(Path(path), step)
-    recipe = load_recipe(run.path)
+    recipe = recorded_recipe(run.path, trust_code=trust_code)
     data = prepare_data(recipe, cache=cache, report=report)
     place = choose_device(device)
     precision = resolve_precision(
         recipe.training.precision, device=place, width=recipe.model.d_model
     )
-    model = _first_model(recipe, data, run.read_recipe().get("start_from"), place)
+    model = build_model(recipe, data.tokenizers)
+    if start_from := run.read_recipe().get("start_from"):
+        _take(model, bundle_path(start_from), trust_code)
+    _begin(model, recipe, data, place)
     count = recipe.probes.sentences if sentences is None else sentences
     batch = probe_batch(recipe, data, sentences=count).to(place)
     recorder = make_recorder(model, batch, precision=precision)
-    steps = _take(model, weights)
+    steps = _take(model, weights, trust_code)
     loss = _differentiated(recipe, model, batch, precision)
     return ProbedRun(
         weights=str(weights),
@@ -194,27 +200,20 @@ def _saved(path: Path, step: int | None) -> tuple[RunFolder, Path]:
     return run, checkpoints[-1] if checkpoints else run.bundle
 
 
-def _first_model(
-    recipe: Recipe, data: PreparedData, start_from: str | None, device: torch.device
-) -> Transformer:
-    """Return the model as it was before the run's first update."""
-    model = build_model(recipe, data.tokenizers)
-    if start_from:
-        given = load_bundle(bundle_path(start_from)).model
-        load_model_tensors(model, model_tensors(given))
+def _begin(model: Transformer, recipe: Recipe, data: PreparedData, device: torch.device) -> None:
+    """Do to a model on `device` what the run did before its first update."""
     model.to(device)
     loss = token_loss(label_smoothing=recipe.training.label_smoothing)
     batches = first_batches(make_loader(recipe, data), device)
     prepare = preparation(model, batches, loss=loss)
     if prepare:
         prepare(model)
-    return model
 
 
-def _take(model: Transformer, weights: Path) -> list[int]:
+def _take(model: Transformer, weights: Path, trust_code: TrustCode) -> list[int]:
     """Give the model the weights of a checkpoint or bundle, and return the steps that they are of."""
     if (weights / "config.json").exists():
-        bundle = load_bundle(weights)
+        bundle = load_bundle(weights, trust_code=trust_code)
         load_model_tensors(model, model_tensors(bundle.model))
         steps: list[int] = bundle.config.training.get("steps", [])
         return steps

@@ -12,6 +12,8 @@ from deepnet.config import build
 from deepnet.errors import CheckpointError, ConfigError, suggest
 from deepnet.schemes.base import ResidualScheme
 
+TrustCode = str | Collection[str]
+"""Classes "module:Class" that somebody else's files may bring, so that their code runs; one, or several."""
 _NOT_SCHEMES = ("base", "catalogue", "coefficients")
 UNDEFINED = {
     "mixnorm": "a row of table 2 of BranchNorm (arXiv 2305.02790) that its authors define nowhere: there is no "
@@ -67,7 +69,7 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def check_trusted(name: str, trust_code: str | Collection[str], *, where: object) -> None:
+def check_trusted(name: str, trust_code: TrustCode, *, where: object) -> None:
     """Refuse a class that somebody else's files name, unless it is one of `trust_code`; nothing is imported.
 
     `where` is what names the scheme. Raises CheckpointError that says how to allow the class.
