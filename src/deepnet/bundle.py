@@ -302,7 +302,7 @@ def _read_config(path: Path) -> BundleConfig:
     try:
         return build(BundleConfig, data)
     except DeepNetError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {'; '.join(str(error).splitlines())}") from error
 
 
 def _fingerprints(tokenizers: Tokenizers | None) -> dict[str, str] | None:

@@ -139,7 +139,7 @@ def _weight_files(path: Path) -> list[str]:
     if not index.exists():
         return [_WEIGHTS]
     names = set(read_json(index)["weight_map"].values())
-    if outside := [name for name in names if Path(name).name != name]:
+    if outside := [name for name in names if name != Path(str(name)).name]:
         raise ValueError(f"{index.name} names a file outside the folder: {outside[0]}")
     return sorted(names)
 

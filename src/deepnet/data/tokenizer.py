@@ -87,8 +87,11 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise DataError("this is not a SentencePiece model; expected a .model file") from error
+            self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+        except (RuntimeError, UnicodeDecodeError) as error:
+            raise DataError(
+                "this is not a SentencePiece model; expected a .model file, whole"
+            ) from error
         special = [self._processor.eos_id(), self._processor.unk_id()]
         others = (i for i in range(self._processor.get_piece_size()) if i not in special)
         self._theirs: list[int] = [*special, *others]  # -1 where the model has no eos of its own
