@@ -27,7 +27,8 @@ def map_file(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     finally:
         os.close(descriptor)
     held = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(held, _libc.munmap, address, size)  # arrays hold on to `held`, views to arrays
+    end = weakref.finalize(held, _libc.munmap, address, size)  # arrays hold on to `held`
+    end.atexit = False  # when the process ends somebody may still be reading
     numbers: NDArray[Any] = np.frombuffer(memoryview(held), dtype)
     numbers.flags.writeable = False
     return numbers
