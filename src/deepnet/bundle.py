@@ -3,12 +3,13 @@
     config.json         format version, shape, scheme, ends, optimiser family, tokenizer hashes, languages, provenance
     model.safetensors   every parameter once, however often it is used, and the buffers that are saved
     tokenizer.model     or source.model and target.model; absent where the model does not read text
+    SHA256SUMS          the checksum of each of them; bundles of earlier versions have none
 
-Everything is JSON, safetensors and SentencePiece; nothing is unpickled. Loading is strict: an unknown key, or a tensor
-that is missing, unexpected, or of another shape or type is an error.
+Everything is JSON, safetensors and SentencePiece; nothing is unpickled, and no class is imported but those that the
+caller trusts by name. Loading is strict: an unknown key, or a tensor that is missing, unexpected, or of another shape
+or type is an error.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,14 +20,21 @@ from typing import Any
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepnet.config import Section, build
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import CheckpointError, DataError, DeepNetError, suggest
+from deepnet.rebuild import build_for, check_shape
 from deepnet.record import atomic_folder, sync_folder, write_json
 from deepnet.schemes.base import OptimizerFamily
-from deepnet.schemes.catalogue import describe_scheme, load_scheme
+from deepnet.schemes.catalogue import (
+    TrustCode,
+    check_trusted,
+    describe_scheme,
+    is_own,
+    load_scheme,
+)
+from deepnet.seal import find_damage, read_json, seal_folder
 from deepnet.tensor_files import read_tensors as read_tensors
 from deepnet.tensor_files import write_tensors as write_tensors
 from deepnet.transformer.ends import EndsConfig
@@ -57,6 +65,11 @@ class BundleConfig(Section):
     """The sha256 of the source's and the target's SentencePiece model; null where there is none."""
     training: dict[str, Any] = Field(default_factory=dict)
     """Where the weights come from: recipe, data, updates, scores."""
+
+    @property
+    def scheme_name(self) -> str:
+        """The scheme's name, "module:Class" where it is a class of somebody's own."""
+        return str(self.scheme.get("name", ""))
 
 
 @dataclass(frozen=True)
@@ -108,20 +121,23 @@ def read_bundle_config(path: str | Path) -> BundleConfig:
     return _read_config(_existing(Path(path)) / _CONFIG_FILE)
 
 
-def load_bundle(path: str | Path, device: str | torch.device = "cpu") -> Bundle:
+def load_bundle(
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    trust_code: TrustCode = (),
+) -> Bundle:
     """Read a bundle onto `device`, ready to translate (dropout off).
 
-    Raises CheckpointError where there is none, where it is damaged, or where its parts do not belong together.
+    `trust_code` names the classes "module:Class" that it may bring: they are imported, so their code runs. Raises
+    CheckpointError where it needs another one, where there is no bundle, where it is damaged, or where its parts do not
+    belong together.
     """
     path = _existing(Path(path))
     config = _read_config(path / _CONFIG_FILE)
+    check_trusted(config.scheme_name, trust_code, where=path)
     tensors = read_tensors(path / _TENSOR_FILE)
-    try:
-        tokenizers = Tokenizers.load(path) if config.tokenizer is not None else None
-    except DataError as error:
-        raise CheckpointError(str(error)) from error
-    if _fingerprints(tokenizers) != config.tokenizer:
-        raise CheckpointError(f"{path}: the tokenizer is not the one the model was trained with")
+    tokenizers = _read_tokenizers(path, config)
     _check_vocabularies(config.model, tokenizers, path)
     try:
         model = _build_model(config, tensors)
@@ -156,28 +172,46 @@ def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
     if isinstance(model, Transformer):
-        model.advance(int(model.scheme_step))
+        _advance(model, int(model.scheme_step))
 
 
-class _NoRandomDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Leaves tensors as they are where random numbers would be drawn that the bundle overwrites anyway."""
+def _advance(model: Transformer, step: int) -> None:
+    try:
+        model.advance(step)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"the tensor 'scheme_step' is {step}, which the scheme cannot use: {error}"
+        ) from error
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+
+def _read_tokenizers(path: Path, config: BundleConfig) -> Tokenizers | None:
+    """Return the tokenizers that config.json vouches for; others are not parsed."""
+    if config.tokenizer is None:
+        return None
+    try:
+        tokenizers = Tokenizers.load(path, expected=config.tokenizer)
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+    if _fingerprints(tokenizers) != config.tokenizer:
+        raise CheckpointError(f"{path}: the tokenizer is not the one the model was trained with")
+    return tokenizers
 
 
 def _build_model(config: BundleConfig, tensors: Mapping[str, Tensor]) -> Transformer:
-    options = dict(config.scheme)
-    scheme = load_scheme(str(options.pop("name", "")), options)
-    with _NoRandomDraws():  # type: ignore[no-untyped-call]
-        model = Transformer(
-            config.model, scheme, ends=config.ends, optimizer_family=config.optimizer_family
+    limited = not is_own(config.scheme_name)  # a class of one's own may need whatever it needs
+    if limited:
+        check_shape(config.model, tensors)
+    options = {key: value for key, value in config.scheme.items() if key != "name"}
+
+    def make() -> Transformer:
+        return Transformer(
+            config.model,
+            load_scheme(config.scheme_name, options),
+            ends=config.ends,
+            optimizer_family=config.optimizer_family,
         )
-    stored = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    if len(stored) == 1 and stored != {torch.get_default_dtype()}:
-        model.to(stored.pop())  # only then: it would also round constants that are kept in float64
+
+    model = build_for(tensors, make, limited=limited)
     load_model_tensors(model, tensors)
     return model
 
@@ -192,6 +226,7 @@ def _replace(
         write_tensors(folder / _TENSOR_FILE, model_tensors(model))
         if tokenizers is not None:
             tokenizers.save(folder)
+        seal_folder(folder)
         if path.exists():
             shutil.rmtree(previous, ignore_errors=True)
             os.rename(path, previous)
@@ -217,10 +252,14 @@ def _entries(path: Path) -> list[Path]:
 
 
 def _read_config(path: Path) -> BundleConfig:
+    if damage := find_damage(path):
+        raise CheckpointError(damage)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+        raise CheckpointError(
+            f"{path} cannot be read as JSON ({error}); copy or save the bundle again"
+        ) from error
     version = data.get("format_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise CheckpointError(
@@ -230,7 +269,7 @@ def _read_config(path: Path) -> BundleConfig:
     try:
         return build(BundleConfig, data)
     except DeepNetError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise CheckpointError(f"{path}: {'; '.join(str(error).splitlines())}") from error
 
 
 def _fingerprints(tokenizers: Tokenizers | None) -> dict[str, str] | None:

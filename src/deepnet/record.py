@@ -241,7 +241,7 @@ def _make_folder(path: Path) -> None:
 def _json_object(line: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{where} is not a JSON object")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from deepnet.atomic import atomic_write
 from deepnet.errors import CheckpointError
+from deepnet.seal import find_damage
 
 _NAMES = {
     torch.float64: "F64",
@@ -45,12 +46,17 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Read a safetensors file; raises CheckpointError where it is missing, truncated or something else."""
+    """Read a safetensors file, after its folder's checksum where there is one.
+
+    Raises CheckpointError where it is missing, damaged, truncated or something else.
+    """
+    if damage := find_damage(Path(path)):
+        raise CheckpointError(damage)
     try:
         return load_file(path)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(
             f"{path} is truncated or not a safetensors file ({error}); copy or save it again"
         ) from error

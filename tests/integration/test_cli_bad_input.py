@@ -138,7 +138,9 @@ def test_a_damaged_bundle(cli, finished, tmp_path, damage):
     )
     result = cli("translate", bundle, stdin=b"der hund .\n")
     assert result.code == 1
-    assert "truncated or not a safetensors file" in result.err
+    assert (
+        "model.safetensors is damaged: its sha256 is not the one in SHA256SUMS; copy" in result.err
+    )
     assert len(result.err.splitlines()) == 1
 
 
@@ -254,16 +256,19 @@ def test_a_disk_that_is_full_while_saving_loses_nothing(cli, corpus, cache, tmp_
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("content", [None, b"PK\x03\x04" * 9])
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [(None, "truncated or not a safetensors file"), (b"PK\x03\x04" * 9, "not a safetensors file")],
+    ("sealed", "words"),
+    [(True, "damaged: its sha256"), (False, "truncated or not a safetensors file")],
 )
 def test_a_truncated_or_foreign_checkpoint_is_refused_on_resume(
-    cli, corpus, cache, tmp_path, finished, file, content, words
+    cli, corpus, cache, tmp_path, finished, file, content, sealed, words
 ):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     damaged = run / "checkpoints" / "step_00000030" / file
+    if not sealed:
+        damaged.with_name("SHA256SUMS").unlink()
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2] if content is None else content)
     before = checkpoints(run)

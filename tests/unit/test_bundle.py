@@ -1,6 +1,10 @@
+import hashlib
 import json
 import os
+import resource
 import shutil
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +12,8 @@ import torch
 from deepnet.bundle import load_bundle, model_tensors, read_tensors, save_bundle, write_tensors
 from deepnet.data.tokenizer import TokenizerConfig, Tokenizers, train_tokenizer
 from deepnet.errors import CheckpointError, DeepNetError
-from deepnet.schemes.catalogue import load_scheme
+from deepnet.schemes.catalogue import list_schemes, load_scheme, scheme_class
+from deepnet.seal import SUMS_FILE
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 TEXT = [f"wort{number}" for number in range(27)]
@@ -58,7 +63,7 @@ def test_everything_else_comes_back_too(saved, tokenizers):
     assert found.config.scheme["name"] == "deepnorm"
     assert found.path == saved
     assert {p.name for p in saved.iterdir()} == {
-        "config.json", "model.safetensors", "tokenizer.model",
+        "config.json", "model.safetensors", "tokenizer.model", "SHA256SUMS",
     }  # fmt: skip
 
 
@@ -120,6 +125,7 @@ def test_a_folder_that_is_no_bundle_is_not_overwritten(tmp_path):
 
 
 def edit_config(folder, **changes):
+    (folder / SUMS_FILE).unlink(missing_ok=True)  # as whoever means it would
     data = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(data | changes))
 
@@ -160,6 +166,7 @@ def test_a_missing_file_is_named(saved, name):
 
 @pytest.mark.parametrize("keep", [0, 7, 100, 0.5, -1])
 def test_truncated_weights_are_explained(saved, keep):
+    (saved / SUMS_FILE).unlink()
     path = saved / "model.safetensors"
     content = path.read_bytes()
     end = int(len(content) * keep) if isinstance(keep, float) else keep
@@ -169,18 +176,14 @@ def test_truncated_weights_are_explained(saved, keep):
 
 
 def test_a_pickle_is_never_opened(saved):
+    (saved / SUMS_FILE).unlink()
     torch.save({"weight": torch.ones(2)}, saved / "model.safetensors")
     with pytest.raises(CheckpointError, match="not a safetensors file"):
         load_bundle(saved)
 
 
-def change_tensors(folder, change):
-    tensors = read_tensors(folder / "model.safetensors")
-    change(tensors)
-    write_tensors(folder / "model.safetensors", tensors)
-
-
 def test_a_missing_unexpected_or_misshapen_tensor_is_named(saved):
+    (saved / SUMS_FILE).unlink()
     name = next(n for n in model_tensors(make_model()) if n.endswith("fc1.weight"))
     tensors = read_tensors(saved / "model.safetensors")
     write_tensors(saved / "model.safetensors", {k: v for k, v in tensors.items() if k != name})
@@ -197,6 +200,90 @@ def test_a_missing_unexpected_or_misshapen_tensor_is_named(saved):
     write_tensors(saved / "model.safetensors", tensors | {name: tensors[name].half()})
     with pytest.raises(CheckpointError, match=r"float16; expected .*float32"):
         load_bundle(saved)
+
+
+def test_what_is_not_what_was_saved_is_refused_by_its_checksum(saved, tokenizers):
+    assert (saved / SUMS_FILE).read_text().splitlines() == [
+        f"{hashlib.sha256((saved / name).read_bytes()).hexdigest()}  {name}"
+        for name in ("config.json", "model.safetensors", "tokenizer.model")
+    ]
+    weights = bytearray((saved / "model.safetensors").read_bytes())
+    weights[-1] ^= 1  # still a number, and nothing else could tell
+    (saved / "model.safetensors").write_bytes(weights)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged: its sha256"):
+        load_bundle(saved)
+    (saved / SUMS_FILE).unlink()
+    assert load_bundle(saved).config.training == {"updates": 7}
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.model"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(saved, name):
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    with pytest.raises(CheckpointError, match=f"{name}.* not a file"):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("number", [10**9, 10**18])
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [
+        ("d_model", {}),
+        ("ffn_dim", {}),
+        ("encoder_layers", {}),
+        ("decoder_layers", {}),
+        ("source_vocab_size", {"tie_embeddings": "none"}),
+        ("max_positions", {"positions": "learned"}),
+    ],
+)
+def test_a_shape_that_the_weights_do_not_have_is_refused_before_anything_is_built(
+    tmp_path, key, others, number
+):
+    save_bundle(tmp_path / "b", make_model(**others))
+    shape = json.loads((tmp_path / "b" / "config.json").read_text())["model"]
+    edit_config(tmp_path / "b", model={**shape, key: number})
+    with memory_limited_to(4 << 30), pytest.raises(CheckpointError, match=r"config\.json"):
+        load_bundle(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        {"name": "hyper_connections", "streams": 10**6},
+        {"name": "hyper_connections", "streams": 10**12},
+        {"name": "hyper_connections", "streams": 10**30},
+        {"name": "completep", "d_base": 10**400},
+    ],
+)
+def test_an_option_of_a_scheme_that_asks_for_the_impossible_is_refused(saved, scheme):
+    edit_config(saved, scheme=scheme)
+    with memory_limited_to(4 << 30), pytest.raises(CheckpointError):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("scheme", list_schemes())
+@pytest.mark.parametrize("tying", ["all", "none"])
+def test_a_real_bundle_of_any_scheme_is_within_the_limits(tmp_path, scheme, tying):
+    architecture = scheme_class(scheme).architectures[0]
+    layers = (0, 2) if architecture == "decoder_only" else (2, 2)
+    config = TransformerConfig(
+        architecture=architecture, encoder_layers=layers[0], decoder_layers=layers[1], d_model=8, ffn_dim=4,
+        num_heads=2, vocab_size=9, tie_embeddings=tying, positions="learned", max_positions=5,
+    )  # fmt: skip
+    save_bundle(tmp_path / "b", Transformer(config, load_scheme(scheme)))
+    assert load_bundle(tmp_path / "b").config.scheme["name"] == scheme
+
+
+@contextmanager
+def memory_limited_to(num_bytes):
+    """Let the operating system refuse this process more memory than it has and so much besides."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path, tokenizers):

@@ -1,7 +1,6 @@
 """An adopted Hugging Face model read back from the folder that its own `save_pretrained` wrote."""
 
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,30 @@ from deepnet.adapt.record import FORMAT_VERSION, Record, write_record
 from deepnet.anatomy.locate import locate
 from deepnet.config import build
 from deepnet.errors import CheckpointError, DeepNetError
-from deepnet.schemes.catalogue import load_scheme
+from deepnet.rebuild import UNBUILDABLE, Frugal
+from deepnet.schemes.catalogue import TrustCode, check_trusted, load_scheme
+from deepnet.seal import read_json
 
 _WEIGHTS = "model.safetensors"
+_DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def from_pretrained(path: str | Path) -> nn.Module:
+def from_pretrained(path: str | Path, *, trust_code: TrustCode = ()) -> nn.Module:
     """Return the model in a folder written by `model.save_pretrained`, with its scheme, in evaluation mode.
 
-    Raises CheckpointError where the folder holds no scheme, or is damaged.
+    `trust_code` names the classes "module:Class" that the folder may bring: they are imported, so their code runs.
+    Raises CheckpointError where it needs another one, where the folder holds no scheme, or where it is damaged.
     """
     path = Path(path)
     config = _read_config(path)
     record = _record(config, path)
-    model = _stock_model(config, path)
     options = dict(record.scheme)
+    name = str(options.pop("name", ""))
+    check_trusted(name, trust_code, where=path)
+    tensors = _read_tensors(path)
+    model = _stock_model(config, path, tensors)
     try:
-        scheme = load_scheme(str(options.pop("name", "")), options)
+        scheme = load_scheme(name, options)
         setting = Setting(
             **record.model_dump(include={"optimizer_family", "layers"}), ends=record.ends
         )
@@ -42,21 +48,21 @@ def from_pretrained(path: str | Path) -> nn.Module:
         raise CheckpointError(f"{path}: {error}") from error
     del model.config.deepnet
     write_record(model, scheme, setting, kept=record.kept, journal=Journal())
-    _load(model, path)
+    _load(model, tensors, path)
     loaded: nn.Module = model.eval()
     return loaded
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config: dict[str, Any] = read_json(path / "config.json")
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} has no readable config.json: {error}") from error
     return config
 
 
 def _record(config: dict[str, Any], path: Path) -> Record:
-    if "deepnet" not in config:
+    if not isinstance(config, dict) or "deepnet" not in config:
         raise CheckpointError(
             f"{path}: its config.json has no 'deepnet' part; a stock model is read with its own class and "
             "given a scheme by apply_scheme, a bundle is read with load_bundle"
@@ -73,17 +79,20 @@ def _record(config: dict[str, Any], path: Path) -> Record:
     return record
 
 
-def _stock_model(config: dict[str, Any], path: Path) -> Any:
-    """Return a stock model of the saved class and type, with random weights."""
+def _stock_model(config: dict[str, Any], path: Path, tensors: dict[str, Tensor]) -> Any:
+    """Return a stock model of the saved class and type, with random weights, about as large as the saved ones."""
     transformers = importlib.import_module("transformers")
     names = config.get("architectures") or []
-    if len(names) != 1:
+    if not isinstance(names, list) or len(names) != 1:
         raise CheckpointError(f"{path}: config.json names the classes {names}; expected one")
+    kind: Any = getattr(transformers, str(names[0]), None)
+    if not _is_model_class(kind, transformers):
+        raise CheckpointError(f"{path}: transformers has no model class {names[0]}")
     try:
-        kind = getattr(transformers, names[0])
-    except AttributeError as error:
-        raise CheckpointError(f"{path}: transformers has no class {names[0]}") from error
-    model = kind(kind.config_class.from_pretrained(path))
+        with Frugal(tensors):
+            model: Any = kind(kind.config_class.from_pretrained(path))
+    except (*UNBUILDABLE, CheckpointError) as error:
+        raise CheckpointError(f"{path}: no model can be built as it says: {error}") from error
     if (path / "generation_config.json").exists():
         try:
             model.generation_config = transformers.GenerationConfig.from_pretrained(path)
@@ -92,12 +101,15 @@ def _stock_model(config: dict[str, Any], path: Path) -> Any:
     return model if model.config.dtype is None else model.to(model.config.dtype)
 
 
-def _load(model: Any, path: Path) -> None:
+def _is_model_class(kind: object, transformers: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+
+
+def _load(model: Any, tensors: dict[str, Tensor], path: Path) -> None:
     """Load the saved tensors; every tensor of the model must be there, tied ones once."""
     try:
-        tensors = _read_tensors(path)
         missing, unexpected = model.load_state_dict(tensors, strict=False)
-    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+    except RuntimeError as error:
         raise CheckpointError(f"{path / _WEIGHTS}: {error}") from error
     own = model.state_dict(keep_vars=True)
     found = {id(own[name]) for name in tensors if name in own}
@@ -110,11 +122,26 @@ def _load(model: Any, path: Path) -> None:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return every saved tensor, from one file or from the several that an index names."""
-    index, names = path / f"{_WEIGHTS}.index.json", {_WEIGHTS}
-    if index.exists():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return {k: tensor for name in sorted(names) for k, tensor in load_file(path / name).items()}
+    """Return every saved tensor, from one file or from the several that an index names; they lie in the folder."""
+    try:
+        files = [path / name for name in _weight_files(path)]
+        if not all(file.is_file() for file in files):
+            raise OSError(
+                "a file of the weights is missing, or is not a file; copy or save it again"
+            )
+        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+    except (OSError, SafetensorError, *_DAMAGED) as error:
+        raise CheckpointError(f"{path / _WEIGHTS}: {error}") from error
+
+
+def _weight_files(path: Path) -> list[str]:
+    index = path / f"{_WEIGHTS}.index.json"
+    if not index.exists():
+        return [_WEIGHTS]
+    names = set(read_json(index)["weight_map"].values())
+    if outside := [name for name in names if name != Path(str(name)).name]:
+        raise ValueError(f"{index.name} names a file outside the folder: {outside[0]}")
+    return sorted(names)
 
 
 def _tied(tensor: Tensor, found: set[int]) -> bool:

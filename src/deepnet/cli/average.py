@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deepnet.cli.options import Cache, Json, cache_folder, examples
+from deepnet.cli.options import Cache, Json, TrustCode, cache_folder, examples
 from deepnet.cli.output import Output
 
 AVERAGE_EXAMPLES = examples(
@@ -22,6 +22,7 @@ def average(
         typer.Option(metavar="BUNDLE", help="Folder to write.", show_default="RUN/average_N"),
     ] = None,
     cache: Cache = None,
+    trust_code: TrustCode = None,
     as_json: Json = False,
 ) -> None:
     """Average a run's latest checkpoints into a bundle.
@@ -32,7 +33,12 @@ def average(
 
     output = Output(as_json=as_json)
     bundle, steps = average_run(
-        run, last=last, out=out, cache=cache_folder(cache), report=output.say
+        run,
+        last=last,
+        out=out,
+        cache=cache_folder(cache),
+        trust_code=trust_code or (),
+        report=output.say,
     )
     updates = ", ".join(f"{step:,}" for step in steps)
     output.result(

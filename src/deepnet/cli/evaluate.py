@@ -11,6 +11,7 @@ from deepnet.cli.options import (
     Device,
     Json,
     Models,
+    TrustCode,
     cache_folder,
     examples,
     split_overrides,
@@ -50,6 +51,7 @@ def evaluate(
     ] = False,
     device: Device = "auto",
     cache: Cache = None,
+    trust_code: TrustCode = None,
     as_json: Json = False,
 ) -> None:
     """Translate a test part and score it by BLEU and chrF; of a model of one text, give loss and perplexity.
@@ -75,6 +77,7 @@ def evaluate(
         tokenized=tokenized,
         device=device,
         cache=cache_folder(cache),
+        trust_code=trust_code or (),
         report=output.say,
     )
     if "perplexity" in scores:

@@ -34,8 +34,13 @@ def main() -> None:
         rank = os.environ.get("RANK", "0")
         where = "" if rank == "0" else f"rank {rank}: "
         for line in str(error).splitlines():
-            print(f"{where}error: {line}", file=sys.stderr)
+            print(f"{where}error: {_plain(line)}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _plain(line: str) -> str:
+    """Return a message without what a terminal would obey: part of it may come from a stranger's file."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
 
 
 def build_app() -> typer.Typer:

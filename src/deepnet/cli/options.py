@@ -22,6 +22,15 @@ Cache = Annotated[
         help="Folder of prepared data and downloads; by default ~/.cache/deepnet.",
     ),
 ]
+TrustCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-code",
+        metavar="MODULE:CLASS",
+        help="A class that RUN may bring for its scheme: its code is imported and runs. May be repeated.",
+        show_default=False,
+    ),
+]
 RecipePath = Annotated[
     Path,
     typer.Argument(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepnet.cli.options import Cache, Device, Json, cache_folder, examples
+from deepnet.cli.options import Cache, Device, Json, TrustCode, cache_folder, examples
 from deepnet.cli.output import Output
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def probe(
     ] = False,
     device: Device = "auto",
     cache: Cache = None,
+    trust_code: TrustCode = None,
     as_json: Json = False,
 ) -> None:
     """Measure the layers of a run's model on a few sentences: norm inputs, branches, attention, gradients, movement.
@@ -77,6 +78,7 @@ def probe(
         sentences=sentences,
         device=device,
         cache=cache_folder(cache),
+        trust_code=trust_code or (),
         report=output.say,
     )
     output.result(found.to_dict(), show=lambda: _show(output, found, every_layer=every_layer))

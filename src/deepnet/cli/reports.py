@@ -43,8 +43,18 @@ def show_run(output: Output, run: "FinishedRun") -> None:
     output.say(f"\nmodel:        {run.bundle}")
     output.say(f"translations: {folder / 'outputs'}")
     output.say(f"everything:   {folder}")
-    output.say(f'\ntranslate:    echo "..." | deepnet translate {folder}')
-    output.say(f"score again:  deepnet evaluate {folder} decoding.beam_size=10")
+    given = f"{folder}{_trust_needed(run)}"
+    output.say(f'\ntranslate:    echo "..." | deepnet translate {given}')
+    output.say(f"score again:  deepnet evaluate {given} decoding.beam_size=10")
+
+
+def _trust_needed(run: "FinishedRun") -> str:
+    """Return the option that the run's bundle asks for, "" where it needs no class of somebody's own."""
+    from deepnet.bundle import read_bundle_config
+    from deepnet.schemes.catalogue import is_own
+
+    name = read_bundle_config(run.bundle).scheme_name
+    return f" --trust-code {name}" if is_own(name) else ""
 
 
 def show_scores(output: Output, scores: dict[str, Any]) -> None:

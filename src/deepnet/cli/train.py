@@ -11,6 +11,7 @@ from deepnet.cli.options import (
     Json,
     Overrides,
     RecipePath,
+    TrustCode,
     cache_folder,
     examples,
 )
@@ -74,6 +75,7 @@ def train(
     ] = False,
     device: Device = "auto",
     cache: Cache = None,
+    trust_code: TrustCode = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write RUN/tensorboard (needs the extra).")
     ] = False,
@@ -89,7 +91,12 @@ def train(
 
     output = Output(as_json=as_json)
     if dry_run:
-        without = {"--resume": resume, "--from": start_from, "--tensorboard": tensorboard}
+        without = {
+            "--resume": resume,
+            "--from": start_from,
+            "--trust-code": trust_code,
+            "--tensorboard": tensorboard,
+        }
         _refuse_with_dry_run([flag for flag, given in without.items() if given])
         _inspect(output, recipe, overrides or [], device, cache_folder(cache))
         return
@@ -103,6 +110,7 @@ def train(
         start_from=start_from,
         device=device,
         cache=cache_folder(cache),
+        trust_code=trust_code or (),
         tensorboard=tensorboard,
         console=output.console,
     )

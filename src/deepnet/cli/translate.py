@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from deepnet.cli.options import Device, Json, Models, examples, split_overrides
+from deepnet.cli.options import Device, Json, Models, TrustCode, examples, split_overrides
 from deepnet.cli.output import write_json_line, write_line
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def translate(
         typer.Option(metavar="N", min=1, help="Lines read ahead; 1 answers each line at once."),
     ] = 1024,
     device: Device = "auto",
+    trust_code: TrustCode = None,
     as_json: Json = False,
 ) -> None:
     """Translate standard input to standard output.
@@ -56,7 +57,9 @@ def translate(
     paths, overrides = split_overrides(models)
     short = {"beam_size": beam_size, "n_best": n_best}
     overrides += [f"decoding.{key}={value}" for key, value in short.items() if value is not None]
-    translator, bundle = open_models(paths, device=choose_device(device))
+    translator, bundle = open_models(
+        paths, device=choose_device(device), trust_code=trust_code or ()
+    )
     config = decoding_settings(bundle, overrides)
     lines = decode_lines(cast("BufferedReader", sys.stdin.buffer), name="standard input")
     chunk = 1 if sys.stdin.isatty() else chunk_lines
@@ -80,6 +83,7 @@ def score(
     source: Annotated[Path, typer.Option(metavar="FILE", help="Source sentences, one per line.")],
     target: Annotated[Path, typer.Option(metavar="FILE", help="Their translations, line by line.")],
     device: Device = "auto",
+    trust_code: TrustCode = None,
     as_json: Json = False,
 ) -> None:
     """Score given translations, one line per pair.
@@ -94,7 +98,9 @@ def score(
     from deepnet.pipeline.opening import decoding_settings, open_models
 
     paths, overrides = split_overrides(models)
-    translator, bundle = open_models(paths, device=choose_device(device))
+    translator, bundle = open_models(
+        paths, device=choose_device(device), trust_code=trust_code or ()
+    )
     config = decoding_settings(bundle, overrides)
     for found in score_pairs(translator, read_pairs(source, target), config=config):
         if as_json:

@@ -3,20 +3,25 @@
 A row has one sentence per side: two where sentences have translations, one in a text. A folder holds `header.json` and,
 per shard, two files. In `00000.ids` the sentences follow one another (of pairs: source of row 0, target of row 0,
 source of row 1, ...), each ending in eos, as uint16 or uint32 little-endian. In `00000.offsets` are sides x rows + 1
-int64 little-endian: sentence k of the shard is ids[offsets[k]:offsets[k + 1]].
+int64 little-endian: sentence k of the shard is ids[offsets[k]:offsets[k + 1]]. `SHA256SUMS` has the checksum of each
+file; folders of earlier versions have none.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from deepnet.data.text import Row
 from deepnet.data.tokenizer import EOS, Tokenizer, Tokenizers
 from deepnet.record import atomic_folder, write_json
+from deepnet.seal import seal_folder
 
+Count = Annotated[int, Field(ge=0)]
 IdType = np.dtype[np.uint16] | np.dtype[np.uint32]
 
 FORMAT = "deepnet-rows"
@@ -29,8 +34,8 @@ _CHUNK_ROWS = 20_000
 class Shard:
     """Sizes of one shard: its rows, and its ids over all sides."""
 
-    rows: int
-    ids: int
+    rows: Count
+    ids: Count
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,9 @@ class Side:
     """One sentence of every row: its language, tokenizer and number of tokens, eos included."""
 
     language: str
-    vocab_size: int
+    vocab_size: Annotated[int, Field(ge=3, le=1 << 32)]
     fingerprint: str
-    tokens: int
+    tokens: Count
 
     @property
     def pad(self) -> int:
@@ -52,9 +57,9 @@ class Side:
 class Header:
     """What is in a folder of shards; lengths and token counts include eos."""
 
-    sides: tuple[Side, ...]
-    longest: int
-    too_long: int
+    sides: Annotated[tuple[Side, ...], Field(min_length=1, max_length=2)]
+    longest: Count
+    too_long: Count
     shards: tuple[Shard, ...]
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
@@ -101,6 +106,7 @@ def binarize(
     with atomic_folder(folder) as new:
         header = _write_shards(iter(rows), new, sides, languages, max_length, shard_rows)
         write_json(new / HEADER_FILE, asdict(header))
+        seal_folder(new)
     return header
 
 

@@ -9,7 +9,7 @@ any SentencePiece model can be used as it is. Pad is an id of ours, one past the
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from deepnet.config import Section
 from deepnet.data.text import read_lines
 from deepnet.errors import DataError
+from deepnet.seal import read_regular
 
 EOS = 0
 UNK = 1
@@ -88,8 +89,11 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise DataError("this is not a SentencePiece model; expected a .model file") from error
+            self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+        except (RuntimeError, UnicodeDecodeError) as error:
+            raise DataError(
+                "this is not a SentencePiece model; expected a .model file, whole"
+            ) from error
         special = [self._processor.eos_id(), self._processor.unk_id()]
         others = (i for i in range(self._processor.get_piece_size()) if i not in special)
         self._theirs: list[int] = [*special, *others]  # -1 where the model has no eos of its own
@@ -139,10 +143,18 @@ class Tokenizer:
         Path(path).write_bytes(self.model)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a SentencePiece model; raises DataError when there is none at `path`."""
+    def load(cls, path: str | Path, *, expected: str | None = None) -> "Tokenizer":
+        """Read a SentencePiece model; raises DataError when there is none at `path`.
+
+        `expected` is its fingerprint where that is known: a file with another one is not even parsed.
+        """
         try:
-            return cls(Path(path).read_bytes())
+            model = read_regular(path)
+            if expected not in (None, hashlib.sha256(model).hexdigest()):
+                raise DataError(
+                    "it is damaged or not the one the model was trained with; copy it again"
+                )
+            return cls(model)
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from error
         except DataError as error:
@@ -170,9 +182,13 @@ class Tokenizers:
             self.target.save(Path(folder) / _TARGET_FILE)
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Tokenizers":
-        """Read what `save` wrote; raises DataError when a model is missing or damaged."""
-        models = [Tokenizer.load(file) for file in model_files(folder)]
+    def load(cls, folder: str | Path, *, expected: Mapping[str, str] | None = None) -> "Tokenizers":
+        """Read what `save` wrote; raises DataError when a model is missing or damaged.
+
+        `expected` are the fingerprints of "source" and "target": a model with another one is not even parsed.
+        """
+        sides = zip(model_files(folder), ("source", "target"), strict=False)
+        models = [Tokenizer.load(file, expected=(expected or {}).get(side)) for file, side in sides]
         return cls(models[0], models[-1])
 
 

@@ -7,9 +7,11 @@ from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import ConfigError
 from deepnet.pipeline.finishing import save_weights
 from deepnet.pipeline.keeping import held_out_text
+from deepnet.pipeline.opening import recorded_recipe
 from deepnet.pipeline.preparing import CACHE, Report, build_model
-from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.pipeline.recipe import Recipe
 from deepnet.record import RunFolder
+from deepnet.schemes.catalogue import TrustCode
 from deepnet.training.selection import select_checkpoints
 from deepnet.transformer.models import Transformer
 
@@ -20,12 +22,13 @@ def average_run(
     last: int,
     out: str | Path | None = None,
     cache: Path = CACHE,
+    trust_code: TrustCode = (),
     report: Report | None = None,
 ) -> tuple[Path, list[int]]:
     """Average the `last` latest checkpoints of a run into the bundle `out`, by default RUN/average_<last>.
 
-    Returns the bundle and the steps averaged. An unfinished run will do, too. Raises
-    ConfigError where the run keeps fewer checkpoints, CheckpointError where it has none.
+    Returns the bundle and the steps averaged. An unfinished run will do, too. `trust_code` names the classes that the
+    run may bring. Raises ConfigError where the run keeps fewer checkpoints, CheckpointError where it has none.
     """
     run = RunFolder.open(path)
     if last < 1:
@@ -36,8 +39,8 @@ def average_run(
             f"{path} keeps {len(checkpoints)} checkpoints, fewer than the {last} to average; "
             "ask for fewer, or train with a larger training.keep_last"
         )
-    recipe = load_recipe(path)
-    model, tokenizers, notice = _template(run, recipe, cache, report)
+    recipe = recorded_recipe(path, trust_code=trust_code)
+    model, tokenizers, notice = _template(run, recipe, cache, trust_code, report)
     bundle = Path(out) if out else run.path / f"average_{last}"
     steps = save_weights(
         bundle, checkpoints, recipe=recipe, model=model, tokenizers=tokenizers, notice=notice
@@ -46,11 +49,11 @@ def average_run(
 
 
 def _template(
-    run: RunFolder, recipe: Recipe, cache: Path, report: Report | None
+    run: RunFolder, recipe: Recipe, cache: Path, trust_code: TrustCode, report: Report | None
 ) -> tuple[Transformer, Tokenizers, str]:
     """Return a model of the run's shape, its tokenizers and its data's notice: from its bundle, else from the data."""
     if run.bundle.exists():
-        bundle = load_bundle(run.bundle)
+        bundle = load_bundle(run.bundle, trust_code=trust_code)
         assert bundle.tokenizers is not None, "a run's bundle reads text"
         return bundle.model, bundle.tokenizers, bundle.config.training.get("notice", "")
     data = held_out_text(run, recipe, cache=cache, report=report)

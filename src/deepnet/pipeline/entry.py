@@ -25,6 +25,7 @@ from deepnet.probes.config import ProbeConfig
 from deepnet.probes.listening import output_in
 from deepnet.probes.recorder import Recorder
 from deepnet.record import RunFolder
+from deepnet.schemes.catalogue import TrustCode
 from deepnet.training.batches import Batch, ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks, started_processes
@@ -82,6 +83,7 @@ def train(
     start_from: str | Path | None = None,
     device: str = "auto",
     cache: Path = CACHE,
+    trust_code: TrustCode = (),
     tensorboard: bool = False,
     console: Console | None = None,
 ) -> FinishedRun:
@@ -89,8 +91,9 @@ def train(
 
     `recipe` is a TOML file, a run folder whose recipe is taken, the name of a shipped recipe (`deepnet recipes`), or a
     recipe; `overrides` are "section.key=value".
-    `resume` goes on with the run in `out`; `start_from` is a run or bundle to fine-tune. Raises ConfigError, DataError,
-    CheckpointError or DivergenceError; what was saved before stays.
+    `resume` goes on with the run in `out`; `start_from` is a run or bundle to fine-tune, and `trust_code` names the
+    classes "module:Class" that it may bring. Raises ConfigError, DataError, CheckpointError or DivergenceError; what
+    was saved before stays.
     """
     if resume and start_from:
         raise ConfigError("a resumed run has its own weights; leave out 'resume' or 'start_from'")
@@ -108,6 +111,7 @@ def train(
             start_from=start_from,
             device=device,
             cache=cache,
+            trust_code=trust_code,
             report=partial(console.print, markup=False, highlight=False, soft_wrap=True),
             sinks=sinks,
         )

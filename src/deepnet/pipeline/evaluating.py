@@ -13,11 +13,16 @@ from deepnet.errors import ConfigError
 from deepnet.evaluation.scores import tokenized_bleu
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.keeping import held_out_text
-from deepnet.pipeline.opening import bundle_path, decoding_settings, open_models
+from deepnet.pipeline.opening import (
+    bundle_path,
+    decoding_settings,
+    open_models,
+    recorded_recipe,
+)
 from deepnet.pipeline.preparing import CACHE, Report, held_out_batches
-from deepnet.pipeline.recipe import load_recipe
 from deepnet.pipeline.scoring import timed_perplexity, timed_scores
 from deepnet.record import RunFolder
+from deepnet.schemes.catalogue import TrustCode
 
 
 def evaluate(
@@ -29,25 +34,29 @@ def evaluate(
     tokenized: bool = False,
     device: str = "auto",
     cache: Path = CACHE,
+    trust_code: TrustCode = (),
     report: Report | None = None,
 ) -> dict[str, Any]:
     """Score a model; return {"bleu", "chrf", "signature": {...}, "sentences", "seconds"}.
 
     The text is `part` ("valid" or "test") of the first run's data, or the source and reference `files`. `tokenized`
-    adds "tokenized_bleu" with its signature, for text that is tokenised already. Of a run that learnt one text it is
-    what `timed_perplexity` returns, and nothing but the part can be chosen.
+    adds "tokenized_bleu" with its signature, for text that is tokenised already. `trust_code` names the classes that
+    the models may bring. Of a run that learnt one text it is what `timed_perplexity` returns, and nothing but the part
+    can be chosen.
     """
-    run = _one_text(models) if files is None else None
+    run = _one_text(models, trust_code) if files is None else None
     if run:
         if tokenized or list(overrides):
             raise ConfigError(
                 f"{run.path} predicts one text and translates nothing: leave out tokenised BLEU and decoding settings"
             )
-        return _perplexity(run, part, choose_device(device), cache, report)
-    translator, bundle = open_models(models, device=choose_device(device))
+        return _perplexity(run, part, choose_device(device), cache, trust_code, report)
+    translator, bundle = open_models(models, device=choose_device(device), trust_code=trust_code)
     config = decoding_settings(bundle, overrides)
     sources, references = (
-        _own_part(models[0], part, cache, report).lines(part) if files is None else _read(*files)
+        _own_part(models[0], part, cache, trust_code, report).lines(part)
+        if files is None
+        else _read(*files)
     )
     translations, scores = timed_scores(translator, sources, references, config=config)
     if tokenized:
@@ -57,24 +66,32 @@ def evaluate(
     return scores
 
 
-def _one_text(models: Sequence[str | Path]) -> RunFolder | None:
+def _one_text(models: Sequence[str | Path], trust_code: TrustCode) -> RunFolder | None:
     """Return the run that `models` is where it is one alone, of one text."""
     runs = [RunFolder(Path(path)) for path in models]
     alone = len(runs) == 1 and runs[0].recipe_path.exists()
-    return runs[0] if alone and not load_recipe(runs[0].path).translates else None
+    translates = alone and recorded_recipe(runs[0].path, trust_code=trust_code).translates
+    return runs[0] if alone and not translates else None
 
 
 def _perplexity(
-    run: RunFolder, part: str, device: torch.device, cache: Path, report: Report | None
+    run: RunFolder,
+    part: str,
+    device: torch.device,
+    cache: Path,
+    trust_code: TrustCode,
+    report: Report | None,
 ) -> dict[str, Any]:
-    data = _own_part(run.path, part, cache, report)
-    batches = held_out_batches(load_recipe(run.path), data, part)
-    return timed_perplexity(
-        load_bundle(bundle_path(run.path), device).model, batches, device=device
-    )
+    data = _own_part(run.path, part, cache, trust_code, report)
+    recipe = recorded_recipe(run.path, trust_code=trust_code)
+    bundle = load_bundle(bundle_path(run.path), device, trust_code=trust_code)
+    batches = held_out_batches(recipe, data, part)
+    return timed_perplexity(bundle.model, batches, device=device)
 
 
-def _own_part(run: str | Path, part: str, cache: Path, report: Report | None) -> PreparedData:
+def _own_part(
+    run: str | Path, part: str, cache: Path, trust_code: TrustCode, report: Report | None
+) -> PreparedData:
     """Return the data of a run that has this part."""
     if not (Path(run) / "recipe.json").exists():
         raise ConfigError(
@@ -82,7 +99,8 @@ def _own_part(run: str | Path, part: str, cache: Path, report: Report | None) ->
         )
     if part not in ("valid", "test"):
         raise ConfigError(f"there is no part '{part}' to evaluate; choose valid or test")
-    return held_out_text(RunFolder(Path(run)), load_recipe(run), cache=cache, report=report)
+    recipe = recorded_recipe(run, trust_code=trust_code)
+    return held_out_text(RunFolder(Path(run)), recipe, cache=cache, report=report)
 
 
 def _read(source: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:

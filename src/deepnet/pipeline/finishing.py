@@ -14,6 +14,7 @@ from deepnet.pipeline.preparing import Report, held_out_batches
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.scoring import timed_perplexity, timed_scores
 from deepnet.record import RunFolder, atomic_write, write_json
+from deepnet.schemes.catalogue import describe_scheme
 from deepnet.training.checkpoint import read_header
 from deepnet.training.selection import select_checkpoints, selected_weights
 from deepnet.transformer.models import Transformer
@@ -69,7 +70,8 @@ def score_test(
     recipe: Recipe, run: RunFolder, data: PreparedData, *, device: torch.device
 ) -> dict[str, Any]:
     """Score the run's bundle on the test part, which a translator translates; both go into the run's outputs folder."""
-    bundle = load_bundle(run.bundle, device)
+    own = describe_scheme(recipe.residual_scheme())["name"]  # the recipe has brought it already
+    bundle = load_bundle(run.bundle, device, trust_code=own)
     if not recipe.translates:
         batches = held_out_batches(recipe, data, "test")
         scores = timed_perplexity(bundle.model, batches, device=device)

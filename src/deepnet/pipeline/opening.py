@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -10,7 +11,18 @@ from deepnet.config import build, override_section
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.translate import Translator
 from deepnet.errors import CheckpointError, ConfigError
+from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import RunFolder
+from deepnet.schemes.catalogue import TrustCode, check_trusted
+
+_MOST = {
+    "beam_size": 1000,
+    "n_best": 1000,
+    "max_length_ratio": 100.0,
+    "max_length_constant": 10_000,
+    "max_tokens": 1_000_000,
+}
+"""What a bundle's record may ask of a search; more has to be asked by whoever translates."""
 
 
 def bundle_path(path: str | Path) -> Path:
@@ -33,16 +45,33 @@ def bundle_path(path: str | Path) -> Path:
 
 
 def open_models(
-    paths: Sequence[str | Path], *, device: str | torch.device = "cpu"
+    paths: Sequence[str | Path],
+    *,
+    device: str | torch.device = "cpu",
+    trust_code: TrustCode = (),
 ) -> tuple[Translator, Bundle]:
     """Return the translator of a run or bundle, or of the ensemble of several, and the first one's bundle.
 
-    Raises CheckpointError where one cannot be read, and ConfigError where they do not go together or none is given.
+    `trust_code` names the classes that they may bring. Raises CheckpointError where one cannot be read, and ConfigError
+    where they do not go together or none is given.
     """
     if not paths:
         raise ConfigError("no model is given; name a run folder or a bundle")
-    bundles = [load_bundle(bundle_path(path), device) for path in paths]
+    bundles = [load_bundle(bundle_path(path), device, trust_code=trust_code) for path in paths]
     return Translator.of(*bundles), bundles[0]
+
+
+def recorded_recipe(path: str | Path, *, trust_code: TrustCode = ()) -> Recipe:
+    """Return the recipe of a run that is looked at, not trained: the run may be anybody's.
+
+    Raises CheckpointError where its scheme is a class of somebody's own that `trust_code` does not name.
+    """
+    run = RunFolder.open(path)
+    recorded = run.read_recipe().get("recipe")
+    scheme = recorded.get("scheme") if isinstance(recorded, dict) else None
+    name = scheme.get("name", "") if isinstance(scheme, dict) else ""
+    check_trusted(str(name), trust_code, where=run.recipe_path)
+    return load_recipe(path)
 
 
 def decoding_settings(bundle: Bundle, overrides: Iterable[str] = ()) -> DecodingConfig:
@@ -50,8 +79,26 @@ def decoding_settings(bundle: Bundle, overrides: Iterable[str] = ()) -> Decoding
 
     Another `decoding.method` than the recipe's starts from that method's defaults. Raises ConfigError for a wrong key.
     """
-    recorded = dict(bundle.config.training.get("decoding", {}))
+    recorded = _recorded_decoding(bundle)
     changes = override_section("decoding", {}, overrides)
     if changes.get("method", recorded.get("method")) != recorded.get("method"):
         recorded = {}
+    beyond = [
+        key for key, most in _MOST.items() if key not in changes and recorded.get(key, 0) > most
+    ]
+    if beyond:
+        raise CheckpointError(
+            f"{bundle.path} asks for decoding.{beyond[0]} = {recorded[beyond[0]]}, more than {_MOST[beyond[0]]:,}; if "
+            f"that is what you want, say it yourself: decoding.{beyond[0]}=N"
+        )
     return build(DecodingConfig, {**recorded, **changes}, where="decoding")
+
+
+def _recorded_decoding(bundle: Bundle) -> dict[str, Any]:
+    recorded = bundle.config.training.get("decoding", {})
+    try:
+        return build(DecodingConfig, recorded, where="decoding").model_dump(include=set(recorded))
+    except (ConfigError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{bundle.path}: its recorded decoding cannot be used: {error}"
+        ) from error

@@ -15,7 +15,7 @@ from deepnet.errors import CheckpointError, ConfigError, DataError, DeepNetError
 from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.keeping import held_out_text, whole_text
-from deepnet.pipeline.opening import bundle_path
+from deepnet.pipeline.opening import bundle_path, recorded_recipe
 from deepnet.pipeline.preparing import (
     CACHE,
     HELD_OUT_SEED,
@@ -24,10 +24,11 @@ from deepnet.pipeline.preparing import (
     make_loader,
     make_objective,
 )
-from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.pipeline.recipe import Recipe
 from deepnet.probes.model_update import evaluating
 from deepnet.probes.recorder import Record, Recorder
 from deepnet.record import RunFolder
+from deepnet.schemes.catalogue import TrustCode
 from deepnet.theory.live_model import (
     BranchMatrices,
     branch_matrices,
@@ -136,18 +137,19 @@ def probe_run(
     sentences: int | None = None,
     device: str = "auto",
     cache: Path = CACHE,
+    trust_code: TrustCode = (),
     report: Report | None = None,
 ) -> ProbedRun:
     """Measure a run's latest checkpoint, or that of `step`, or the bundle in a run folder that `path` is.
 
     On the first `sentences` of the valid part, by default as many as probes.sentences of the recipe.
     The model update is since the run's first weights, which are drawn again from recipe and seed; where that needs
-    what is not here, it is since what the run's own probes recorded of them, and else left out, which is said. Raises
-    ConfigError where `path` is no run or has no such checkpoint, CheckpointError where it has none at all. Writes
-    nothing.
+    what is not here, it is since what the run's own probes recorded of them, and else left out, which is said.
+    `trust_code` names the classes that the run may bring. Raises ConfigError where `path` is no run or has no such
+    checkpoint, CheckpointError where it has none at all. Writes nothing.
     """
     run, weights = _saved(Path(path), step)
-    recipe = load_recipe(run.path)
+    recipe = recorded_recipe(run.path, trust_code=trust_code)
     data = held_out_text(run, recipe, cache=cache, report=report)
     place = choose_device(device)
     precision = resolve_precision(
@@ -156,10 +158,10 @@ def probe_run(
     model = build_model(recipe, data.tokenizers).to(place)
     count = recipe.probes.sentences if sentences is None else sentences
     batch = probe_batch(recipe, data, sentences=count).to(place)
-    unknown = _take_first_weights(run, recipe, model, cache)
+    unknown = _take_first_weights(run, recipe, model, cache, trust_code)
     first = _recorded_start(run, recipe, count) if unknown else None
     recorder = make_recorder(model, batch, precision=precision, first=first)
-    steps = _take(model, weights)
+    steps = _take(model, weights, trust_code)
     loss = _differentiated(recipe, model, batch, precision)
     readings = {"gradient_norm": recorder.gradients(), **recorder.measure()}
     if unknown and first is None:
@@ -210,7 +212,7 @@ def _saved(path: Path, step: int | None) -> tuple[RunFolder, Path]:
 
 
 def _take_first_weights(
-    run: RunFolder, recipe: Recipe, model: Transformer, cache: Path
+    run: RunFolder, recipe: Recipe, model: Transformer, cache: Path, trust_code: TrustCode
 ) -> DeepNetError | None:
     """Give a freshly drawn model what it had before the run's first update; return what is missing for it, if anything.
 
@@ -218,7 +220,7 @@ def _take_first_weights(
     """
     try:
         if start_from := run.read_recipe().get("start_from"):
-            given = load_bundle(bundle_path(start_from)).model
+            given = load_bundle(bundle_path(start_from), trust_code=trust_code).model
             load_model_tensors(model, model_tensors(given))
         loss = token_loss(label_smoothing=recipe.training.label_smoothing)
         prepare = preparation(model, _training_batches(run, recipe, model, cache), loss=loss)
@@ -244,10 +246,10 @@ def _recorded_start(run: RunFolder, recipe: Recipe, sentences: int) -> dict[str,
     return read_tensors(run.probe_start)
 
 
-def _take(model: Transformer, weights: Path) -> list[int]:
+def _take(model: Transformer, weights: Path, trust_code: TrustCode) -> list[int]:
     """Give the model the weights of a checkpoint or bundle, and return the steps that they are of."""
     if (weights / "config.json").exists():
-        bundle = load_bundle(weights)
+        bundle = load_bundle(weights, trust_code=trust_code)
         load_model_tensors(model, model_tensors(bundle.model))
         steps: list[int] = bundle.config.training.get("steps", [])
         return steps

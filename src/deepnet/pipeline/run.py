@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepnet.bundle import load_bundle, load_model_tensors, model_tensors
+from deepnet.bundle import load_bundle, load_model_tensors, model_tensors, read_bundle_config
 from deepnet.config import build
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, model_files
@@ -34,7 +34,7 @@ from deepnet.pipeline.settling import settle_ends, settle_precision
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
-from deepnet.schemes.catalogue import describe_scheme
+from deepnet.schemes.catalogue import TrustCode, check_trusted, describe_scheme
 from deepnet.training.checkpoint import latest_checkpoint, read_header
 from deepnet.training.distributed import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
@@ -73,6 +73,7 @@ def run_recipe(
     start_from: str | Path | None = None,
     device: str = "auto",
     cache: Path = CACHE,
+    trust_code: TrustCode = (),
     report: Report = print,
     sinks: Sequence[Sink] = (),
     score: bool = True,
@@ -80,7 +81,8 @@ def run_recipe(
     """Prepare, train, bundle and score; `resume` goes on with the run in `out`.
 
     Without `score` the test part is not scored, and so not translated either.
-    `start_from` is a run or bundle to fine-tune, whose vocabulary takes the place of the recipe's. Raises ConfigError
+    `start_from` is a run or bundle to fine-tune, whose vocabulary takes the place of the recipe's; `trust_code` names
+    the classes that it may bring. Raises ConfigError
     where `out` holds another run, DataError where the text cannot be used, DivergenceError where training is not finite
     any more; the last good checkpoint stays.
     """
@@ -91,7 +93,10 @@ def run_recipe(
         elif ranks.is_writer:
             RunFolder.check_free(out)
         if start_from and not resume:
-            recipe, start_from = _with_tokenizer_of(recipe, start_from), Path(start_from).resolve()
+            recipe, start_from = (
+                _to_fine_tune(recipe, start_from, trust_code),
+                Path(start_from).resolve(),
+            )
         recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
         prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
         data = _prepare(partial(prepare, recipe, cache=cache), ranks, report)
@@ -101,7 +106,7 @@ def run_recipe(
         _check_held_out(recipe, data)
         model = build_model(recipe, data.tokenizers)
         if start_from:
-            _take_weights(model, start_from)
+            _take_weights(model, start_from, trust_code)
         with _opened_run(
             recipe, data, out, resume=resume, ranks=ranks, start_from=start_from
         ) as run:
@@ -167,20 +172,25 @@ def _with_precision(recipe: Recipe, run: RunFolder | None, device: torch.device)
     return recipe.model_copy(update={"training": training})
 
 
-def _with_tokenizer_of(recipe: Recipe, start_from: str | Path) -> Recipe:
-    """Return the recipe with the vocabulary of a bundle: its weights mean nothing under another."""
-    files = map(str, model_files(bundle_path(start_from)))
+def _to_fine_tune(recipe: Recipe, start_from: str | Path, trust_code: TrustCode) -> Recipe:
+    """Return the recipe with the vocabulary of a bundle: its weights mean nothing under another.
+
+    Raises CheckpointError where the bundle needs code that is not trusted.
+    """
+    folder = bundle_path(start_from)
+    check_trusted(read_bundle_config(folder).scheme_name, trust_code, where=folder)
+    files = map(str, model_files(folder))
     given = dict(zip(MODEL_FIELDS, files, strict=False))  # one of them where both sides share it
     tokenizer = build(TokenizerConfig, given, where="tokenizer")
     return recipe.model_copy(update={"tokenizer": tokenizer})
 
 
-def _take_weights(model: Transformer, start_from: str | Path) -> None:
+def _take_weights(model: Transformer, start_from: str | Path, trust_code: TrustCode) -> None:
     """Give `model` the weights of a run or bundle that computes the same function, to fine-tune them.
 
     A scheduled scale goes on where it was: the model counts the updates of its whole life.
     """
-    given = load_bundle(bundle_path(start_from)).model
+    given = load_bundle(bundle_path(start_from), trust_code=trust_code).model
     changes = list_changes(_function(given), _function(model))
     if changes:
         raise ConfigError(

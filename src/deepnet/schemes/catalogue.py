@@ -3,15 +3,17 @@
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import deepnet.schemes as package
 from deepnet.config import build
-from deepnet.errors import ConfigError, suggest
+from deepnet.errors import CheckpointError, ConfigError, suggest
 from deepnet.schemes.base import ResidualScheme
 
+TrustCode = str | Collection[str]
+"""Classes "module:Class" that somebody else's files may bring, so that their code runs; one, or several."""
 _NOT_SCHEMES = ("base", "catalogue", "coefficients")
 UNDEFINED = {
     "mixnorm": "a row of table 2 of BranchNorm (arXiv 2305.02790) that its authors define nowhere: there is no "
@@ -28,7 +30,7 @@ def list_schemes() -> list[str]:
 
 def scheme_class(name: str) -> type[ResidualScheme]:
     """Return the class of a built-in scheme or of a user's own, named "module:Class"; raises ConfigError."""
-    if ":" in name:
+    if is_own(name):
         return _own_scheme(name)
     if name in UNDEFINED:
         raise ConfigError(
@@ -60,6 +62,24 @@ def scheme_table() -> list[dict[str, Any]]:
 def load_scheme(name: str, options: Mapping[str, Any] | None = None) -> ResidualScheme:
     """Return the scheme called `name` with those hyper-parameters; raises ConfigError that names a wrong one."""
     return build(scheme_class(name), options or {}, where="scheme")
+
+
+def is_own(name: str) -> bool:
+    """Return whether a name is that of a class outside the package, "module:Class"."""
+    return ":" in name
+
+
+def check_trusted(name: str, trust_code: TrustCode, *, where: object) -> None:
+    """Refuse a class that somebody else's files name, unless it is one of `trust_code`; nothing is imported.
+
+    `where` is what names the scheme. Raises CheckpointError that says how to allow the class.
+    """
+    trusted = {trust_code} if isinstance(trust_code, str) else set(trust_code)
+    if is_own(name) and name not in trusted:
+        raise CheckpointError(
+            f"{where} needs code that is not part of it: its scheme is the class {name!r}, which would be imported and "
+            f"run; if you know that code, allow it with --trust-code {name} (in Python trust_code={name!r})"
+        )
 
 
 def describe_scheme(scheme: ResidualScheme) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Checkpoints: one folder per step, written whole or not at all, in safetensors and JSON.
 
-step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), guard.safetensors, state.json
+step_00000300/  model.safetensors, optimizer.safetensors, ema.safetensors (with an EMA), guard.safetensors, state.json,
+                SHA256SUMS (the checksum of each of them; checkpoints of earlier versions have none)
 interrupted_00000310/  the same, where an interruption came; it is gone when the next one is saved
 
 state.json holds the format version, the counters, the scaler, the plain numbers of the optimiser and of the guard, and
@@ -8,7 +9,6 @@ the run's settings; guard.safetensors the last updates as the guard saw them.
 No random state is saved: the loop seeds every micro-batch from the recipe's seed and the step.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +23,7 @@ from deepnet.bundle import load_model_tensors, model_tensors, read_tensors, writ
 from deepnet.config import build
 from deepnet.errors import CheckpointError, ConfigError, DeepNetError, DivergenceError
 from deepnet.record import atomic_folder, write_json
+from deepnet.seal import find_damage, read_json, seal_folder, unseal_folder
 from deepnet.training.averaging import MovingAverage
 from deepnet.training.guard import Guard, GuardMemory
 from deepnet.training.optimizer_state import load_optimizer_state, optimizer_state
@@ -32,6 +33,8 @@ from deepnet.training.state import TrainingState
 FORMAT_VERSION = 1
 """The version of the format of a checkpoint folder."""
 _INTERRUPTED = "interrupted"
+_UNLOADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What is raised where a file holds something else than was saved."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def save_checkpoint(
     _check_finite(trained)
     try:
         if there:
+            unseal_folder(there)
             _write_rest(there, trained, settings)
             return there
         with atomic_folder(path) as temporary:
@@ -100,15 +104,19 @@ def load_checkpoint(path: Path, *, trained: Trained, settings: Mapping[str, Any]
     check_resumable(header["settings"], settings)
     try:
         _load(path, trained, header)
-    except (KeyError, RuntimeError, CheckpointError) as error:
-        raise CheckpointError(f"cannot resume from {path}: {error}") from error
+    except (*_UNLOADABLE, CheckpointError) as error:
+        raise CheckpointError(
+            f"cannot resume from {path}: {error}; remove that folder to resume from the one before it"
+        ) from error
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """Read state.json of a checkpoint, with "state" as a TrainingState; raises CheckpointError when it cannot be."""
     file = path / "state.json"
     try:
-        header = json.loads(file.read_text(encoding="utf-8"))
+        if damage := find_damage(file):
+            raise ValueError(damage)
+        header = read_json(file)
         if header["format_version"] != FORMAT_VERSION:
             raise CheckpointError(
                 f"{path} has format version {header['format_version']}; this deepnet reads {FORMAT_VERSION}"
@@ -118,7 +126,7 @@ def read_header(path: Path) -> dict[str, Any]:
             "guard": build(GuardMemory, header.get("guard", {})),
             **{name: dict(header[name]) for name in ("optimizer", "scaler", "settings")},
         }
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+    except (OSError, *_UNLOADABLE, ConfigError) as error:
         raise CheckpointError(
             f"{path} is not a complete checkpoint: {file.name}: {error}; "
             "remove that folder to resume from the one before it"
@@ -182,6 +190,7 @@ def _write_rest(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> 
             "settings": settings,
         },
     )
+    seal_folder(folder)
 
 
 def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:

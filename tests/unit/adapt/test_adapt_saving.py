@@ -1,6 +1,7 @@
 """Saving adopted models: the scheme comes back, a stock class never loses it, and folding is exact or refused."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -79,6 +80,60 @@ def test_weights_saved_in_several_files_come_back(zoo, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(CheckpointError, match="weight_map"):
         from_pretrained(tmp_path)
+
+
+def saved_bert(zoo, folder):
+    model = zoo.bert()
+    apply_scheme(model, "deepnorm")
+    model.save_pretrained(folder)
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_a_class_that_the_folder_names_is_imported_only_where_it_is_trusted(
+    zoo, tmp_path, monkeypatch
+):
+    config = saved_bert(zoo, tmp_path)
+    source = "import deepnet.schemes.deepnorm as own\n\n\nclass Scheme(own.Scheme):\n    pass\n"
+    (tmp_path / "adopted_notes.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    config["deepnet"]["scheme"]["name"] = "adopted_notes:Scheme"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="trust_code='adopted_notes:Scheme'"):
+        from_pretrained(tmp_path)
+    assert "adopted_notes" not in sys.modules
+    model = from_pretrained(tmp_path, trust_code="adopted_notes:Scheme")
+    assert type(model.deepnet.scheme).__module__ == "adopted_notes"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 10**9}, "no model can be built|larger"),
+        ({"num_hidden_layers": 10**9}, "larger"),
+        ({"vocab_size": 10**12}, "no model can be built|larger"),
+        ({"architectures": ["pipeline"]}, "no model class pipeline"),
+        ({"architectures": ["AutoModel"]}, "no model class AutoModel"),
+        ({"architectures": "BertModel"}, "expected one"),
+    ],
+)
+def test_a_config_that_asks_for_another_model_is_refused_before_it_is_built(
+    zoo, tmp_path, change, words
+):
+    config = saved_bert(zoo, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(CheckpointError, match=words):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/model.safetensors"])
+def test_an_index_cannot_name_a_file_outside_its_folder(zoo, tmp_path, name):
+    (tmp_path / "b").mkdir()
+    saved_bert(zoo, tmp_path / "b")
+    (tmp_path / "b" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    index = {"weight_map": {"weight": name}}
+    (tmp_path / "b" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="outside the folder"):
+        from_pretrained(tmp_path / "b")
 
 
 def test_a_folder_without_a_scheme_or_with_a_damaged_one_is_refused(zoo, tmp_path):

@@ -1,4 +1,9 @@
 import json
+import resource
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +12,7 @@ from deepnet.data.binarize import binarize, shard_path
 from deepnet.data.dataset import TextDataset
 from deepnet.data.tokenizer import Tokenizer, TokenizerConfig, Tokenizers, train_tokenizer
 from deepnet.errors import DataError
+from deepnet.seal import SUMS_FILE, seal_folder
 
 PAIRS = [(" ".join("ab" * (1 + i % 7)), " ".join("ba" * (1 + i % 3))) for i in range(25)]
 
@@ -126,6 +132,7 @@ def test_truncated_and_missing_shards_are_refused(tmp_path, tokenizers, suffix):
 )
 def test_foreign_headers_are_refused(tmp_path, tokenizers, change, message):
     _binarize(tmp_path / "x", tokenizers)
+    (tmp_path / "x" / "SHA256SUMS").unlink()
     path = tmp_path / "x" / "header.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match=message):
@@ -138,6 +145,105 @@ def test_missing_or_damaged_header_is_refused(tmp_path, text):
         (tmp_path / "header.json").write_text(text)
     with pytest.raises(DataError, match="prepare the data again"):
         TextDataset(tmp_path)
+
+
+def test_any_number_of_shards_opens_with_few_file_handles(tmp_path, tokenizers):
+    number, most = 5000, 64
+    header = _binarize(tmp_path / "x", tokenizers, pairs=PAIRS[:1])
+    for shard in range(1, number):
+        for suffix in ("ids", "offsets"):
+            shutil.copy(
+                shard_path(tmp_path / "x", 0, suffix), shard_path(tmp_path / "x", shard, suffix)
+            )
+    more = asdict(replace(header, shards=header.shards * number))
+    (tmp_path / "x" / "header.json").write_text(json.dumps(more))
+    (tmp_path / "x" / SUMS_FILE).unlink()
+    seal_folder(tmp_path / "x")
+    with file_handles_limited_to(most):
+        dataset = TextDataset(tmp_path / "x", tokenizers=tokenizers)
+        rows = [dataset[row] for row in range(number)]
+        source, target = dataset.lengths()
+    assert len(rows) == len(source) == len(target) == number
+    assert all(np.array_equal(row[0], rows[0][0]) for row in rows)
+    assert tokenizers.target.decode([rows[-1][1].tolist()]) == [PAIRS[0][1]]
+    assert _mapped(tmp_path) == 2 * number
+    del rows, dataset
+    assert _mapped(tmp_path) == 0
+
+
+@contextmanager
+def file_handles_limited_to(number):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def _mapped(folder):
+    return Path("/proc/self/maps").read_text().count(f"{folder}/")
+
+
+def test_a_flipped_bit_is_found_when_the_shard_is_first_read(tmp_path, tokenizers):
+    _binarize(tmp_path / "x", tokenizers, shard_rows=10)
+    for suffix in ("ids", "offsets"):
+        path = shard_path(tmp_path / "x", 1, suffix)
+        content = path.read_bytes()
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+        dataset = TextDataset(tmp_path / "x")
+        assert len(dataset[9]) == 2
+        with pytest.raises(DataError, match=f"00001.{suffix} is damaged: its sha256"):
+            dataset[10]
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "dtype", "number", "words"),
+    [
+        ("ids", "<u2", 5, "ids that the vocabulary lacks"),
+        ("ids", "<u2", 6, "ids that the vocabulary lacks"),
+        ("ids", "<u2", 65535, "ids that the vocabulary lacks"),
+        ("offsets", "<i8", -1, "do not ascend"),
+        ("offsets", "<i8", 1 << 40, "do not ascend"),
+    ],
+)
+def test_numbers_that_no_text_gives_are_refused_without_a_checksum_too(
+    tmp_path, tokenizers, suffix, dtype, number, words
+):
+    _binarize(tmp_path / "x", tokenizers)
+    (tmp_path / "x" / SUMS_FILE).unlink()
+    path = shard_path(tmp_path / "x", 0, suffix)
+    content = np.fromfile(path, dtype)
+    content[3 if suffix == "offsets" else 0] = (
+        number  # the first source has the vocabulary of 5 ids
+    )
+    content.tofile(path)
+    with pytest.raises(DataError, match=words):
+        TextDataset(tmp_path / "x")[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shards": [{"rows": 10**12, "ids": 10**12}]},
+        {"shards": [{"rows": -1, "ids": 5}]},
+        {"shards": [{"rows": "many", "ids": 5}]},
+        {"shards": [{"rows": 1}]},
+        {"shards": [5]},
+        {"shards": {}},
+        {"sides": []},
+        {"sides": [{"language": "de"}]},
+        {"longest": None},
+    ],
+)
+def test_a_header_that_says_what_is_not_there_is_refused(tmp_path, tokenizers, change):
+    _binarize(tmp_path / "x", tokenizers)
+    (tmp_path / "x" / SUMS_FILE).unlink()
+    path = tmp_path / "x" / "header.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=r"prepare the data again|give more text"):
+        TextDataset(tmp_path / "x")
 
 
 def test_nothing_is_left_when_the_text_turns_out_bad(tmp_path, tokenizers):

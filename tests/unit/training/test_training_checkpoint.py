@@ -12,6 +12,7 @@ from torch import nn
 
 from deepnet.bundle import read_tensors
 from deepnet.errors import CheckpointError, DeepNetError
+from deepnet.seal import SUMS_FILE
 from deepnet.training.averaging import average_tensors
 from deepnet.training.checkpoint import list_checkpoints, prune_checkpoints
 from deepnet.training.selection import read_weights, select_checkpoints, selected_weights
@@ -82,12 +83,36 @@ def test_a_damaged_checkpoint_is_refused_with_its_path(toy, file, damage):
     assert result.step == 20
 
 
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "optimizer.safetensors", "guard.safetensors"]
+)
+def test_a_flipped_bit_is_found_by_the_checksum(toy, file):
+    _, _, run = toy.train()
+    path = list_checkpoints(run.checkpoints)[-1] / file
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=rf"{file} is damaged: its sha256.*remove that folder"
+    ):
+        toy.train(resume=True, max_steps=20)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_checksums_and_goes_on(toy):
+    toy.train(max_steps=8)
+    (list_checkpoints(toy.folder / "run" / "checkpoints")[-1] / SUMS_FILE).unlink()
+    _, again, _ = toy.train(resume=True)
+    _, straight, _ = toy.train("straight")
+    assert all(map(torch.equal, again.parameters(), straight.parameters()))
+
+
 def test_another_format_version_is_refused(toy):
     _, _, run = toy.train()
     path = list_checkpoints(run.checkpoints)[-1] / "state.json"
     header = json.loads(path.read_text())
     assert header["format_version"] == 1
     path.write_text(json.dumps({**header, "format_version": 2}))
+    path.with_name(SUMS_FILE).unlink()
     with pytest.raises(CheckpointError, match="format version 2; this deepnet reads 1"):
         toy.train(resume=True, max_steps=20)
 

@@ -179,6 +179,7 @@ def test_a_bundle_keeps_the_choice_and_one_without_it_is_the_scheme_s_own(tmp_pa
     file = tmp_path / "bundle" / "config.json"
     config = json.loads(file.read_text())
     del config["ends"]
+    (tmp_path / "bundle" / "SHA256SUMS").unlink()
     file.write_text(json.dumps(config))
     before = load_bundle(tmp_path / "bundle").model
     assert before.ends == EndsConfig()
