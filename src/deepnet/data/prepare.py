@@ -20,7 +20,7 @@ from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.dataset import TextDataset
 from deepnet.data.sources import FILE_FIELDS, DataConfig, Sources, find_sources
 from deepnet.data.steps import FORMAT_VERSION, PARTS, SUMMARY_FILE, Job, run_steps, text_files
-from deepnet.data.text import read_lines
+from deepnet.data.text import file_sha256, read_lines
 from deepnet.data.tokenizer import TokenizerConfig, Tokenizers
 from deepnet.errors import DataError
 from deepnet.record import atomic_folder
@@ -106,15 +106,7 @@ def _fingerprint_files(
     for name in _MODEL_FIELDS:
         if path := tokenizer.model_dump()[name]:
             paths[name] = Path(path)
-    return {role: {"path": str(path), "sha256": _sha256(path)} for role, path in paths.items()}
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; check the path") from error
+    return {role: {"path": str(path), "sha256": file_sha256(path)} for role, path in paths.items()}
 
 
 def _key(

@@ -5,6 +5,7 @@ A line ends at a line feed; a carriage return before it and a byte order mark at
 """
 
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -75,6 +76,15 @@ def read_rows(paths: Sequence[str | Path]) -> Iterator[Row]:
         raise DataError(
             f"{what} {'is' if len(paths) == 1 else 'are'} empty; expected one sentence per line"
         )
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file's bytes; raises DataError when it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; check the path") from error
 
 
 def write_rows(rows: Iterable[Row], paths: Sequence[str | Path]) -> int:
