@@ -42,7 +42,9 @@ def test_attention_weights_are_dropped(make_model, kind):
     # what is kept of a row of weights 1/keys, each divided by 1 - rate; a head's 8 columns are one draw
     kept = (attention.train()(*inputs) - own)[..., [0, 8]] * keys * (1 - RATES["attention_dropout"])
     torch.testing.assert_close(kept, kept.round(), rtol=0, atol=1e-9)
-    _assert_share(torch.arange(kept.numel() * keys) < kept.sum().round(), RATES["attention_dropout"])
+    _assert_share(
+        torch.arange(kept.numel() * keys) < kept.sum().round(), RATES["attention_dropout"]
+    )
     assert not torch.equal(kept[..., 0], kept[..., 1])  # heads are drawn apart
 
 
