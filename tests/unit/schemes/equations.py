@@ -49,7 +49,10 @@ def rezero(x, parts):
 
 
 def r_fixup(x, parts):
-    """x <- x + s * MHA(x - c), x <- x + s * W2 (relu(W1 (x - c1) - c2) - c3); at the end x - c, of an encoder s_e * (x - c)."""
+    """x <- x + s * MHA(x - c), x <- x + s * W2 (relu(W1 (x - c1) - c2) - c3).
+
+    At the end x - c, in an encoder s_e * (x - c).
+    """
     for site in parts.sites:
         entered = x - site.residual.shift
         if site.site.kind == "ffn":
