@@ -45,6 +45,7 @@ class Target:
 
     @property
     def package(self) -> str:
+        """Return the package that its mutants count for."""
         return self.modules[0].partition("/")[0]
 
     def paths(self) -> list[Path]:
@@ -53,6 +54,7 @@ class Target:
         return sorted(path for path in found if path.name != "__init__.py")
 
     def command(self) -> list[str]:
+        """Return what runs its tests, up to the first failure."""
         tests = [f"tests/{test}" for test in self.tests]
         return [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
 
@@ -181,7 +183,9 @@ def try_pending(target: Target, database: WorkDB, timeout: float) -> None:
     if not pending:
         return
     if subprocess.run(target.command(), stdout=subprocess.DEVNULL).returncode:
-        sys.exit(f"the tests of {target.name} fail without a mutant: {shlex.join(target.command())}")
+        sys.exit(
+            f"the tests of {target.name} fail without a mutant: {shlex.join(target.command())}"
+        )
     for number, item in enumerate(pending, start=1):
         result = mutate_and_test(item.mutations, shlex.join(target.command()), timeout)
         database.set_result(item.job_id, result)
@@ -205,7 +209,9 @@ def show_scores(databases: dict[Target, WorkDB]) -> None:
                 tried[target.package] += 1
                 killed[target.package] += result.is_killed
     for package, number in tried.items():
-        print(f"{package:12} {killed[package]:4} of {number:4} killed, {killed[package] / number:.1%}")
+        print(
+            f"{package:12} {killed[package]:4} of {number:4} killed, {killed[package] / number:.1%}"
+        )
     if tried:
         share = killed.total() / tried.total()
         print(f"{'all':12} {killed.total():4} of {tried.total():4} killed, {share:.1%}")

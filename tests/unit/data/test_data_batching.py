@@ -145,3 +145,17 @@ def test_rows_of_equal_lengths_keep_their_order_and_both_sides_are_sorted():
     (group,) = group_by_length(source, target, max_tokens=100)
     # the longest side is 3 everywhere; then by target, then by source, then as they came
     assert group.tolist() == [1, 4, 0, 3, 2]
+
+
+def test_micro_batches_come_in_random_order_not_by_length():
+    """Sorted by length, an epoch would begin with short sentences and the loss would follow the length."""
+    corpus = Corpus(size=5000)
+    longest = [
+        np.maximum(corpus.source, corpus.target)[batch.rows].max()
+        for update in _plan(corpus)
+        for batch in update
+    ]
+    changes = np.sign(np.diff(longest))
+    # in random order as many rise as fall; one standard error of the share is below 0.05 at 100 changes and more
+    assert (changes != 0).sum() > 100
+    assert (changes > 0).sum() / (changes != 0).sum() == pytest.approx(0.5, abs=0.15)

@@ -1,7 +1,7 @@
 """What follows from the depth, for encoders and decoders of different depths and for either alone.
 
-Each expectation is the source's formula with N encoder and M decoder layers; where both are equal a scheme could take one
-for the other and nobody would see.
+Each expectation is the source's formula with N encoder and M decoder layers; where both are equal a scheme could take
+one for the other and nobody would see.
 """
 
 import math
