@@ -79,13 +79,18 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: str | Path, *, recipe: Mapping[str, Any], start_from: str | None = None
+        cls,
+        path: str | Path,
+        *,
+        recipe: Mapping[str, Any],
+        start_from: str | None = None,
+        bleu_tokenization: str | None = None,
     ) -> Self:
         """Start a run in `path`, which may exist but not hold a run; raises ConfigError when it does."""
         cls.check_free(path)
         run = cls(Path(path))
         _make_folder(run.path)
-        run.describe(recipe=recipe, start_from=start_from)
+        run.describe(recipe=recipe, start_from=start_from, bleu_tokenization=bleu_tokenization)
         return run
 
     @classmethod
@@ -97,6 +102,7 @@ class RunFolder:
         recipe: Mapping[str, Any],
         resume: bool = False,
         start_from: str | None = None,
+        bleu_tokenization: str | None = None,
     ) -> Iterator[Self]:
         """Yield the run in `path`, a new one or the one to resume, that no other process can write meanwhile.
 
@@ -113,7 +119,12 @@ class RunFolder:
             if resume:
                 yield cls.open(path)
             else:
-                yield cls.create(path, recipe=recipe, start_from=start_from)
+                yield cls.create(
+                    path,
+                    recipe=recipe,
+                    start_from=start_from,
+                    bleu_tokenization=bleu_tokenization,
+                )
 
     @classmethod
     def check_free(cls, path: str | Path) -> None:
@@ -140,13 +151,24 @@ class RunFolder:
             )
         return run
 
-    def describe(self, *, recipe: Mapping[str, Any], start_from: str | None = None) -> None:
+    def describe(
+        self,
+        *,
+        recipe: Mapping[str, Any],
+        start_from: str | None = None,
+        bleu_tokenization: str | None = None,
+    ) -> None:
         """Write the resolved recipe and the environment it runs in, at the start and at each resumption.
 
-        `start_from` is where the run's first weights come from, None where they are drawn.
+        `start_from` is where the run's first weights come from, None where they are drawn. `bleu_tokenization` is what
+        "auto" came to, None where nothing is translated.
         """
         write_json(self.environment_path, {"format_version": FORMAT_VERSION, **environment()})
-        described = {"recipe": recipe, "start_from": start_from}
+        described = {
+            "recipe": recipe,
+            "start_from": start_from,
+            "bleu_tokenization": bleu_tokenization,
+        }
         write_json(self.recipe_path, {"format_version": FORMAT_VERSION, **described})
 
     def read_recipe(self) -> dict[str, Any]:

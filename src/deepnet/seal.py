@@ -24,7 +24,7 @@ def seal_folder(folder: Path) -> None:
     Hidden files are left out: they are those of a folder that is being written.
     """
     paths = sorted(path for path in folder.glob("[!.]*") if path.name != SUMS_FILE)
-    lines = [f"{_sum(path)}  {path.name}\n" for path in paths]
+    lines = [f"{file_sha256(path)}  {path.name}\n" for path in paths]
     with atomic_write(folder / SUMS_FILE) as file:
         file.write("".join(lines).encode())
 
@@ -55,9 +55,15 @@ class Seal:
         again = f"copy {path.parent} again, or, if you changed it yourself, remove its {SUMS_FILE}"
         if path.name not in self._sums:
             return f"{self._file} is damaged: it has no sum of {path.name}; {again}"
-        if self._sums[path.name] != _sum(path):
+        if self._sums[path.name] != file_sha256(path):
             return f"{path} is damaged: its sha256 is not the one in {SUMS_FILE}; {again}"
         return None
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file's bytes; raises OSError when it cannot be read."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_damage(path: Path) -> str | None:
@@ -87,8 +93,3 @@ def _read(sums: Path) -> dict[str, str]:
     lines = sums.read_bytes().decode("utf-8", errors="replace").split("\n")
     found = [_LINE.fullmatch(line) for line in lines[:-1]]
     return {} if lines[-1] or not all(found) else {match[2]: match[1] for match in found if match}
-
-
-def _sum(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -72,7 +72,7 @@ def run_command(*arguments: object, stdin: bytes = b"") -> Result:
     return Result(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cli() -> Cli:
     """Return a function (arguments, stdin=bytes) -> Result that runs the command in this process."""
     return run_command

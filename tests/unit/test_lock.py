@@ -1,5 +1,7 @@
 """One process at a time writes a folder; a killed one keeps nobody out."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -39,6 +41,34 @@ def test_a_second_process_is_refused_and_told_which_is_first(tmp_path, holder):
         locked_folder(tmp_path),
     ):
         pytest.fail("got the lock")
+
+
+def test_who_waits_is_told_for_whom_and_gets_in_when_that_one_has_ended(tmp_path, holder):
+    said = []
+
+    def end_it(message: str) -> None:
+        said.append(message)
+        holder.communicate()
+
+    with locked_folder(tmp_path, wait=end_it):
+        assert holder.returncode == 0
+    assert said[0].startswith(f"{tmp_path} is being written by process {holder.pid} on ")
+
+
+def test_a_disk_that_knows_no_locks_is_guarded_by_a_file(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.warns(UserWarning, match="flock not supported"),
+        locked_folder(tmp_path),
+        pytest.raises(ConfigError, match="is being written by"),
+        locked_folder(tmp_path),
+    ):
+        pytest.fail("got the lock")
+    with pytest.warns(UserWarning, match="flock not supported"), locked_folder(tmp_path):
+        pass
 
 
 def test_a_killed_process_keeps_nobody_out(tmp_path, holder):

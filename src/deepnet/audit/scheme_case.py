@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor, nn
@@ -46,16 +47,24 @@ class SiteParts:
 
 @dataclass(frozen=True)
 class StackParts:
-    """A stack's sites in order, and its ends."""
+    """A stack's sites in order, its ends, and the model it stands in."""
 
     sites: list[SiteParts]
     ends: StackEnds
+    name: StackName
+    config: TransformerConfig
 
     @classmethod
-    def of(cls, stack: Stack, inputs: Inputs) -> "StackParts":
-        """Take a stack apart."""
+    def of(cls, stack: Stack, inputs: Inputs, config: TransformerConfig) -> "StackParts":
+        """Take a stack of a model of that shape apart."""
         found = [module for module in stack.modules() if isinstance(module, Sublayer)]
-        return cls([SiteParts(sublayer, inputs) for sublayer in found], stack.ends)
+        sites = [SiteParts(sublayer, inputs) for sublayer in found]
+        return cls(sites, stack.ends, stack.name, config)
+
+    @property
+    def layers(self) -> list[list[SiteParts]]:
+        """Return the sites layer by layer."""
+        return [list(group) for _, group in groupby(self.sites, lambda part: part.site.layer)]
 
 
 def glorot_std(stack: StackName, role: Role, layer: int) -> float:

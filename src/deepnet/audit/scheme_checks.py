@@ -24,6 +24,7 @@ from deepnet.transformer.initialize import parameter_policies, role_weights
 from deepnet.transformer.layers import Inputs, Sublayer
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.scales import LearnedScale
+from deepnet.transformer.stacks import Stack
 
 Batch = tuple[Tensor, Tensor | None, Tensor | None]
 
@@ -35,18 +36,14 @@ def check_scheme(case: SchemeCase) -> None:
 
 
 def check_equation(case: SchemeCase) -> None:
-    """Check that the last stack computes the row's expression to 1e-12 in float64, every parameter perturbed."""
-    model = _perturbed(case, _architectures(case)[0])
-    stack = model.stacks()[-1]
-    x = torch.randn(3, 4, 16, dtype=torch.float64)
-    inputs = Inputs(causal=stack.name == "decoder", memory=torch.randn_like(x))
-    state: Any = stack.stream.open(x)
-    for layer in stack.layers:
-        state = layer(state, inputs)
-    expected = case.equation(x, StackParts.of(stack, inputs))
-    torch.testing.assert_close(
-        stack.stream.close(state, stack.ends), expected, rtol=1e-12, atol=1e-12
-    )
+    """Check that each stack of every architecture computes the row's expression to 1e-12, every parameter perturbed.
+
+    An encoder has 2 layers and a decoder 3, in float64: a scheme that takes one depth for the other is found.
+    """
+    for architecture in _architectures(case):
+        model = _perturbed(case, architecture, decoder_layers=3, tie_embeddings="none")
+        for stack in model.stacks():
+            _assert_equation(case, model, stack)
 
 
 def check_coefficients(case: SchemeCase) -> None:
@@ -195,6 +192,23 @@ CHECKS: tuple[Callable[[SchemeCase], None], ...] = (
 """Every check, in the order in which `check_scheme` runs them."""
 
 
+def _assert_equation(case: SchemeCase, model: Transformer, stack: Stack) -> None:
+    x = torch.randn(3, 4, 16, dtype=torch.float64)
+    decodes = stack.name == "decoder"
+    inputs = Inputs(causal=decodes, memory=torch.randn_like(x) if decodes else None)
+    state: Any = stack.stream.open(x)
+    for layer in stack.layers:
+        state = layer(state, inputs)
+    expected = case.equation(x, StackParts.of(stack, inputs, model.config))
+    torch.testing.assert_close(
+        stack.stream.close(state, stack.ends),
+        expected,
+        rtol=1e-12,
+        atol=1e-12,
+        msg=lambda text: f"the {stack.name} of an {model.config.architecture}: {text}",
+    )
+
+
 def _scheme(case: SchemeCase) -> ResidualScheme:
     return load_scheme(case.name, case.options)
 
@@ -204,22 +218,27 @@ def _architectures(case: SchemeCase) -> tuple[Architecture, ...]:
 
 
 def _model(
-    case: SchemeCase, architecture: Architecture, *, layers: int = 2, **sizes: Any
+    case: SchemeCase,
+    architecture: Architecture,
+    *,
+    layers: int = 2,
+    decoder_layers: int | None = None,
+    **sizes: Any,
 ) -> Transformer:
     shape = {"d_model": 16, "ffn_dim": 32, "num_heads": 2, "vocab_size": 30, "dropout": 0.0}
     config = TransformerConfig(
         architecture=architecture,
         encoder_layers=0 if architecture == "decoder_only" else layers,
-        decoder_layers=0 if architecture == "encoder_only" else layers,
+        decoder_layers=0 if architecture == "encoder_only" else decoder_layers or layers,
         **{**shape, **sizes, **case.shape},
     )
     return Transformer(config, _scheme(case))
 
 
-def _perturbed(case: SchemeCase, architecture: Architecture) -> Transformer:
+def _perturbed(case: SchemeCase, architecture: Architecture, **shape: Any) -> Transformer:
     """Return a float64 model after 1,000 updates whose every parameter is off its start, so that none is idle."""
     torch.manual_seed(1)
-    model = _model(case, architecture).double()
+    model = _model(case, architecture, **shape).double()
     model.scheme.advance(model, 1000)
     with torch.no_grad():
         for parameter in model.parameters():

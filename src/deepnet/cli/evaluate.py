@@ -33,6 +33,15 @@ COMPARE_EXAMPLES = examples(
     " --reference runs/a/outputs/test.reference.txt",
 )
 
+BleuTokenization = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How BLEU splits text: 13a, intl, zh, ja-mecab, ko-mecab or char.",
+        show_default=False,
+    ),
+]
+
 
 def evaluate(
     models: Models,
@@ -49,6 +58,7 @@ def evaluate(
         bool,
         typer.Option("--tokenized", help="Add tokenised BLEU, for text that is tokenised already."),
     ] = False,
+    bleu_tokenization: BleuTokenization = None,
     device: Device = "auto",
     cache: Cache = None,
     trust_code: TrustCode = None,
@@ -58,7 +68,8 @@ def evaluate(
 
     The valid and test part are those that the run's folder keeps, wherever it is.
 
-    The scores are sacreBLEU's, each with the signature that says how it was computed. Tokenised BLEU, the measure of
+    The scores are sacreBLEU's, each with the signature that says how it was computed. BLEU splits text as it did in the
+    run (validation.bleu_tokenization). Tokenised BLEU, the measure of
     many papers' tables, splits at spaces only; it means something for text that was tokenised before training, and
     cannot be compared with the BLEU beside it.
     """
@@ -75,6 +86,7 @@ def evaluate(
         part=part,
         files=(source, reference) if source and reference else None,
         tokenized=tokenized,
+        bleu_tokenization=bleu_tokenization,
         device=device,
         cache=cache_folder(cache),
         trust_code=trust_code or (),
@@ -91,19 +103,21 @@ def compare(
     system: Annotated[Path, typer.Argument(metavar="HYP", help="Translations by another.")],
     reference: Annotated[Path, typer.Option(metavar="FILE", help="The references.")],
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="Resampled test sets.")] = 1000,
+    bleu_tokenization: BleuTokenization = None,
     as_json: Json = False,
 ) -> None:
     """Test whether two systems' scores differ by chance.
 
     Paired bootstrap over the sentences, in BLEU and chrF: p is how often a difference at least as large comes about by
-    chance; below 0.05 it is usually called significant.
+    chance; below 0.05 it is usually called significant. BLEU splits text as in the scores beside the translations,
+    where a run wrote them; two that were scored differently are refused without --bleu-tokenization.
     """
-    from deepnet.data.text import read_lines
-    from deepnet.evaluation.significance import paired_bootstrap
+    from deepnet.pipeline.comparing import compare_files
 
     output = Output(as_json=as_json)
-    texts = [list(read_lines(path)) for path in (baseline, system, reference)]
-    found = paired_bootstrap(*texts, num_samples=samples)
+    found = compare_files(
+        baseline, system, reference, tokenization=bleu_tokenization, num_samples=samples
+    )
     output.result([asdict(row) for row in found], show=lambda: _show(output, found))
 
 

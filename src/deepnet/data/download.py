@@ -1,6 +1,7 @@
 """Fetching a corpus of the catalogue: from this machine if it is here, else over the network.
 
-Archives are kept until the corpus is complete, so that an interrupted download goes on with the next archive. From an
+Archives are kept until the corpus is complete, and what has arrived of one beside them, so that an interrupted
+download goes on where it stopped. Who fetches a corpus has its lock meanwhile; others wait and find it there. From an
 archive only the named members are read, as streams: no path of the archive is ever written to.
 """
 
@@ -10,17 +11,15 @@ import html
 import re
 import shutil
 import tarfile
-import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPException
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 from urllib.parse import urlsplit
 
-from deepnet.atomic import remove_abandoned
 from deepnet.data.corpora import (
     OFFLINE_VARIABLE,
     Corpus,
@@ -29,14 +28,14 @@ from deepnet.data.corpora import (
     find_folder,
 )
 from deepnet.data.text import decode_lines
+from deepnet.data.transfer import transfer
 from deepnet.errors import DataError
+from deepnet.lock import locked_folder
 from deepnet.record import atomic_folder
+from deepnet.seal import file_sha256
 
 Report = Callable[[str], None]
 
-_CHUNK_BYTES = 1 << 20
-_REPORT_BYTES = 50 << 20
-_TIMEOUT_SECONDS = 60
 _SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.IGNORECASE)
 _KEPT_TAGS = re.compile(r"</?(title|description)>")
 """Lines of a WIT3 file that are text; other lines that start with a tag describe the talk."""
@@ -55,64 +54,66 @@ def get_corpus(
     catalogue says.
     """
     check_languages(corpus, languages)
-    folder = find_folder(corpus, languages, downloads=downloads)
-    if folder is not None:
-        return folder
+    found = find_folder(corpus, languages, downloads=downloads)
+    if found is not None:
+        return found
     if not corpus.parts:
         raise DataError(f"{corpus.name} has no train part in {' and '.join(languages)}")
-    folder = corpus.folder(downloads, languages)
-    archives = downloads / "archives" / corpus.name
-    wanted = corpus.languages if not corpus.pairwise else languages
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(folder.parent)
+    archives = corpus.folder(downloads / "archives", languages)
     try:
-        with atomic_folder(folder) as new:
-            for language in wanted:
-                _write_language(corpus, language, languages, archives, new, report)
-        shutil.rmtree(archives)
+        archives.mkdir(parents=True, exist_ok=True)
+        with locked_folder(archives, wait=report):
+            found = find_folder(corpus, languages, downloads=downloads)
+            return found or _download(corpus, languages, downloads, archives, report)
     except OSError as error:
+        folder = corpus.folder(downloads, languages)
         raise DataError(f"cannot write {folder}: {error.strerror or error}; make room") from error
+
+
+def _download(
+    corpus: Corpus, languages: tuple[str, ...], downloads: Path, archives: Path, report: Report
+) -> Path:
+    """Write the files of a corpus from its archives, which are deleted afterwards."""
+    folder = corpus.folder(downloads, languages)
+    wanted = corpus.languages if not corpus.pairwise else languages
+    with atomic_folder(folder) as new:
+        for language in wanted:
+            _write_language(corpus, language, languages, archives, new, report)
+    for archive in archives.iterdir():
+        if archive.is_dir():
+            shutil.rmtree(archive)
     return folder
 
 
 def fetch(url: str, *, path: Path, report: Report, sha256: str | None = None) -> None:
-    """Download `url` to `path` under a temporary name first; raises DataError when it fails or the sum differs."""
-    report(f"downloading {url}")
+    """Put what is at `url` under `path`, unless it is there; whoever asks for it meanwhile waits.
+
+    What has arrived when a download breaks off is kept beside `path`, and the next call goes on from there. Raises
+    DataError when it fails, or when the sum of what lies on the disk differs.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".partial")
+    with locked_folder(path.parent, wait=report):
+        if not path.exists():
+            _fetch(url, path, report, sha256)
+
+
+def _fetch(url: str, path: Path, report: Report, sha256: str | None) -> None:
+    report(f"downloading {url}")
+    partial = path.with_name(path.name + ".partial")
     try:
-        with (
-            urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
-            open(temporary, "wb") as file,
-        ):
-            total = response.headers.get("Content-Length")
-            digest = _copy(response, file, int(total) if total else None, report)
-        if sha256 is not None and digest != sha256:
-            raise DataError(f"{url} has the sha256 {digest} instead of {sha256}; it was not kept")
-        if sha256 is None:
-            report(f"no checksum is known for it; its sha256 is {digest}")
-        temporary.replace(path)
+        transfer(url, partial, report)
+        digest = file_sha256(partial)
     except (OSError, HTTPException) as error:
         raise DataError(
             f"cannot download {url}: {error}; to work offline, put the corpus into a folder and "
             f"name that folder in {OFFLINE_VARIABLE}"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _copy(source: IO[bytes], target: IO[bytes], total: int | None, report: Report) -> str:
-    """Copy a stream and return its sha256; raises OSError when it ends before `total` bytes."""
-    digest, done = hashlib.sha256(), 0
-    while chunk := source.read(_CHUNK_BYTES):
-        target.write(chunk)
-        digest.update(chunk)
-        done += len(chunk)
-        if done // _REPORT_BYTES > (done - len(chunk)) // _REPORT_BYTES:
-            report(f"{done / 1e6:,.0f} MB" + (f" of {total / 1e6:,.0f} MB" if total else ""))
-    if total is not None and done != total:
-        raise OSError(f"it broke off after {done:,} of {total:,} bytes")
-    return digest.hexdigest()
+    if sha256 is not None and digest != sha256:
+        partial.unlink()
+        raise DataError(f"{url} has the sha256 {digest} instead of {sha256}; it was not kept")
+    if sha256 is None:
+        report(f"no checksum is known for it; its sha256 is {digest}")
+    partial.replace(path)
 
 
 def _write_language(
@@ -157,12 +158,9 @@ def _split_lines(
         names = {"language": language, "pair": "-".join(sorted(pair))}
         url = part.url.format(**names)
         # Parts of different languages may have the same file name on the server; their whole addresses differ.
-        archive = (
-            archives
-            / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{Path(urlsplit(url).path).name}"
-        )
-        if not archive.exists():
-            fetch(url, path=archive, sha256=part.sha256, report=report)
+        address = hashlib.sha256(url.encode()).hexdigest()[:8]
+        archive = archives / address / Path(urlsplit(url).path).name
+        fetch(url, path=archive, sha256=part.sha256, report=report)
         with open_member(archive, part.member.format(**names)) as stream:
             yield from _text(stream, part, archive)
 

@@ -1,6 +1,5 @@
 """Which contents files have: their sha256, computed once as long as size and time of change stay what they were."""
 
-import hashlib
 import json
 import os
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 from deepnet.errors import DataError, DeepNetError
 from deepnet.record import write_json
+from deepnet.seal import file_sha256
 
 _SETTLED = 2 * 10**9
 """Nanoseconds after which another change of a file shows in its time, also where that is kept in steps of 2 s."""
@@ -28,7 +28,7 @@ def file_hashes(files: Iterable[Path], *, memory: Path) -> dict[Path, str]:
         try:
             before = file.stat()
             remembered = _remembered(known.get(key), before)
-            found[file] = remembered or _sha256(file)
+            found[file] = remembered or file_sha256(file)
             settled = time.time_ns() - before.st_mtime_ns > _SETTLED
             if not remembered and settled and _mark(file.stat()) == _mark(before):
                 new[key] = {**_mark(before), "sha256": found[file]}
@@ -47,11 +47,6 @@ def _remembered(entry: Any, stat: os.stat_result) -> str | None:
     """Return the sha256 of an entry that is of this size and time, None where it is not or is damaged."""
     mark, sha256 = _mark(stat), entry.get("sha256") if isinstance(entry, dict) else None
     return sha256 if isinstance(sha256, str) and entry == {**mark, "sha256": sha256} else None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _recall(memory: Path) -> dict[str, Any]:

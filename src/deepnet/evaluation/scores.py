@@ -7,19 +7,25 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from deepnet.errors import DataError
+from deepnet.evaluation.tokenization import bleu_metric, choose_tokenization
 
 
 def corpus_scores(
-    hypotheses: Sequence[str], references: Sequence[str], *, seconds: float | None = None
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenization: str | None = None,
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """Return {"bleu", "chrf", "signature": {"bleu", "chrf"}, "sentences", "seconds"} of detokenised text.
 
-    `seconds` is how long the translation took, where it was measured. Raises DataError where the texts differ in length
-    or are empty.
+    `tokenization` is BLEU's; unset, the script of the references decides. `seconds` is how long the translation took,
+    where it was measured. Raises DataError where the texts differ in length or are empty.
     """
     check_parallel(hypotheses, references)
+    bleu = bleu_metric(tokenization or choose_tokenization(references))
     result: dict[str, Any] = {"signature": {}}
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+    for name, metric in (("bleu", bleu), ("chrf", CHRF())):
         result[name] = metric.corpus_score(list(hypotheses), [list(references)]).score
         result["signature"][name] = str(metric.get_signature())
     return result | {"sentences": len(hypotheses), "seconds": seconds}

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from deepnet.errors import DataError
 from deepnet.evaluation.scores import check_parallel
+from deepnet.evaluation.tokenization import bleu_metric, choose_tokenization
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +36,22 @@ def paired_bootstrap(
     system: Sequence[str],
     references: Sequence[str],
     *,
+    tokenization: str | None = None,
     num_samples: int = 1000,
 ) -> list[Comparison]:
     """Return the comparison of two outputs in BLEU and in chrF, by sacreBLEU's paired bootstrap (Koehn 2004).
 
-    Raises DataError where the three texts differ in length or are too short to resample.
+    `tokenization` is BLEU's; unset, the script of the references decides. Raises DataError where the three
+    texts differ in length or are too short to resample.
     """
     check_parallel(baseline, references)
     check_parallel(system, references)
     if len(references) < 2:
         raise DataError("one sentence cannot be resampled; give at least 2")
+    bleu = bleu_metric(tokenization or choose_tokenization(references), references)
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(system))],
-        {"BLEU": BLEU(references=[list(references)]), "chrF2": CHRF(references=[list(references)])},
+        {"BLEU": bleu, "chrF2": CHRF(references=[list(references)])},
         references=None,
         test_type="bs",
         n_samples=num_samples,

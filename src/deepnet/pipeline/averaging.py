@@ -43,7 +43,13 @@ def average_run(
     model, tokenizers, notice = _template(run, recipe, cache, trust_code, report)
     bundle = Path(out) if out else run.path / f"average_{last}"
     steps = save_weights(
-        bundle, checkpoints, recipe=recipe, model=model, tokenizers=tokenizers, notice=notice
+        bundle,
+        checkpoints,
+        recipe=recipe,
+        model=model,
+        tokenizers=tokenizers,
+        tokenization=run.read_recipe().get("bleu_tokenization"),
+        notice=notice,
     )
     return bundle, steps
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from deepnet.bundle import load_bundle
+from deepnet.bundle import Bundle, load_bundle
 from deepnet.data.prepare import PreparedData
 from deepnet.data.text import read_pairs
 from deepnet.errors import ConfigError
 from deepnet.evaluation.scores import tokenized_bleu
+from deepnet.evaluation.tokenization import check_tokenization, choose_tokenization
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.keeping import held_out_text
 from deepnet.pipeline.opening import (
@@ -32,6 +33,7 @@ def evaluate(
     part: str = "test",
     files: tuple[str | Path, str | Path] | None = None,
     tokenized: bool = False,
+    bleu_tokenization: str | None = None,
     device: str = "auto",
     cache: Path = CACHE,
     trust_code: TrustCode = (),
@@ -40,9 +42,10 @@ def evaluate(
     """Score a model; return {"bleu", "chrf", "signature": {...}, "sentences", "seconds"}.
 
     The text is `part` ("valid" or "test") of the first run's data, or the source and reference `files`. `tokenized`
-    adds "tokenized_bleu" with its signature, for text that is tokenised already. `trust_code` names the classes that
-    the models may bring. Of a run that learnt one text it is what `timed_perplexity` returns, and nothing but the part
-    can be chosen.
+    adds "tokenized_bleu" with its signature, for text that is tokenised already. `bleu_tokenization` is how BLEU splits
+    text; unset, as the first run did. `trust_code` names the classes that the models may bring. Of a run that learnt
+    one text it is what `timed_perplexity` returns, and nothing but the part can be chosen. Raises ConfigError where
+    BLEU needs a package that is not installed.
     """
     run = _one_text(models, trust_code) if files is None else None
     if run:
@@ -58,7 +61,11 @@ def evaluate(
         if files is None
         else _read(*files)
     )
-    translations, scores = timed_scores(translator, sources, references, config=config)
+    tokenization = bleu_tokenization or _tokenization(bundle, references, report)
+    check_tokenization(tokenization)
+    translations, scores = timed_scores(
+        translator, sources, references, config=config, tokenization=tokenization
+    )
     if tokenized:
         extra = tokenized_bleu(translations, references)
         signatures = scores["signature"] | extra["signature"]
@@ -87,6 +94,13 @@ def _perplexity(
     bundle = load_bundle(bundle_path(run.path), device, trust_code=trust_code)
     batches = held_out_batches(recipe, data, part)
     return timed_perplexity(bundle.model, batches, device=device)
+
+
+def _tokenization(bundle: Bundle, references: Sequence[str], report: Report | None) -> str:
+    """Return how the BLEUs of the bundle's run split text; of one from before there was a choice, as it would now."""
+    recorded: str | None = bundle.config.training.get("bleu_tokenization")
+    language = (bundle.config.languages or {}).get("target", "")
+    return recorded or choose_tokenization(references, language=language, report=report)
 
 
 def _own_part(

@@ -21,7 +21,13 @@ from deepnet.transformer.models import Transformer
 
 
 def write_bundle(
-    recipe: Recipe, run: RunFolder, model: Transformer, data: PreparedData, *, report: Report
+    recipe: Recipe,
+    run: RunFolder,
+    model: Transformer,
+    data: PreparedData,
+    *,
+    tokenization: str | None,
+    report: Report,
 ) -> None:
     """Write the run's bundle from the checkpoints that the recipe chooses; `model` takes their weights."""
     wanted = recipe.training.average_last
@@ -37,6 +43,7 @@ def write_bundle(
         recipe=recipe,
         model=model.cpu(),
         tokenizers=data.tokenizers,
+        tokenization=tokenization,
         notice=data.summary["notice"],
     )
 
@@ -48,9 +55,13 @@ def save_weights(
     recipe: Recipe,
     model: Transformer,
     tokenizers: Tokenizers,
+    tokenization: str | None,
     notice: str,
 ) -> list[int]:
-    """Write a bundle of the average of some checkpoints of a recipe's run; return the steps they are of."""
+    """Write a bundle of the average of some checkpoints of a recipe's run; return the steps they are of.
+
+    `tokenization` is the one of the run's BLEU, None where it has none.
+    """
     load_model_tensors(model, selected_weights(checkpoints))
     model.scheme.after_update(
         model
@@ -61,13 +72,23 @@ def save_weights(
         model,
         tokenizers,
         languages=dict(zip(recipe.data.sides, recipe.data.languages, strict=True)),
-        provenance={"steps": steps, "notice": notice, "decoding": recipe.decoding.model_dump()},
+        provenance={
+            "steps": steps,
+            "notice": notice,
+            "decoding": recipe.decoding.model_dump(),
+            "bleu_tokenization": tokenization,
+        },
     )
     return steps
 
 
 def score_test(
-    recipe: Recipe, run: RunFolder, data: PreparedData, *, device: torch.device
+    recipe: Recipe,
+    run: RunFolder,
+    data: PreparedData,
+    *,
+    device: torch.device,
+    tokenization: str | None,
 ) -> dict[str, Any]:
     """Score the run's bundle on the test part, which a translator translates; both go into the run's outputs folder."""
     own = describe_scheme(recipe.residual_scheme())["name"]  # the recipe has brought it already
@@ -79,7 +100,9 @@ def score_test(
         return scores
     sources, references = data.lines("test")
     translator = Translator.of(bundle)
-    translations, scores = timed_scores(translator, sources, references, config=recipe.decoding)
+    translations, scores = timed_scores(
+        translator, sources, references, config=recipe.decoding, tokenization=tokenization
+    )
     texts = {"source": sources, "reference": references, "translation": translations}
     _write_outputs(run, texts, scores)
     return scores

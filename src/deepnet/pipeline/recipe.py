@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from deepnet.data.sources import PAIR, DataConfig
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.errors import ConfigError
+from deepnet.evaluation.tokenization import Tokenization
 from deepnet.pipeline.shipped import hint_at_recipe, list_recipes, shipped_recipe
 from deepnet.probes.config import ProbeConfig
 from deepnet.record import RunFolder
@@ -45,6 +46,9 @@ class ValidationConfig(Section):
     """Translate valid sentences and score BLEU at every validation."""
     bleu_sentences: Annotated[int, Field(ge=1)] = 500
     """Sentences translated at a validation: the first so many of the valid part."""
+    bleu_tokenization: Literal["auto", Tokenization] = "auto"
+    """How BLEU splits text, at validations and of the test part; auto: as sacreBLEU does for data.target_language (zh,
+    ja-mecab, ko-mecab, else 13a), by characters where a text is written without spaces or the package is missing."""
     beam_size: Annotated[int, Field(ge=1)] = 1
     """Hypotheses per sentence in a validation; 1 is greedy and fast."""
 

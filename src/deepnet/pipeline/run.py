@@ -15,6 +15,7 @@ from deepnet.config import build
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, model_files
 from deepnet.errors import ConfigError
+from deepnet.evaluation.tokenization import bleu_signature
 from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.finishing import score_test, write_bundle
@@ -30,7 +31,7 @@ from deepnet.pipeline.preparing import (
 )
 from deepnet.pipeline.probing import make_recorder, probe_batch
 from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
-from deepnet.pipeline.settling import settle_ends, settle_precision
+from deepnet.pipeline.settling import settle_ends, settle_precision, settle_tokenization
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Constant, ResidualScheme
@@ -104,20 +105,34 @@ def run_recipe(
             size = sized_model(recipe.model, data.tokenizers).vocab_size
             recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
         _check_held_out(recipe, data)
+        tokenization = settle_tokenization(
+            recipe,
+            data.lines("valid")[-1],
+            recorded=RunFolder.open(out).read_recipe() if resume else None,
+            report=report,
+        )
         model = build_model(recipe, data.tokenizers)
         if start_from:
             _take_weights(model, start_from, trust_code)
         with _opened_run(
-            recipe, data, out, resume=resume, ranks=ranks, start_from=start_from
+            recipe,
+            data,
+            out,
+            resume=resume,
+            ranks=ranks,
+            start_from=start_from,
+            tokenization=tokenization,
         ) as run:
             shown = sinks if ranks.is_writer else ()
-            result = _train(recipe, run, model, data, ranks, resume, shown, report)
+            result = _train(recipe, run, model, data, ranks, resume, shown, report, tokenization)
             if not ranks.is_writer or result.stopped == "interrupted":
                 return FinishedRun(run.path, result, None)
-            write_bundle(recipe, run, model, data, report=report)
+            write_bundle(recipe, run, model, data, tokenization=tokenization, report=report)
             scores = None
             if score:
-                scores = score_test(recipe, run, data, device=ranks.device)
+                scores = score_test(
+                    recipe, run, data, device=ranks.device, tokenization=tokenization
+                )
             return FinishedRun(run.path, result, scores)
 
 
@@ -225,6 +240,7 @@ def _opened_run(
     resume: bool,
     ranks: Ranks,
     start_from: str | Path | None,
+    tokenization: str | None,
 ) -> Iterator[RunFolder]:
     """Yield the run, made or found by the writer, that no other command can write meanwhile."""
     if not ranks.is_writer:
@@ -233,7 +249,9 @@ def _opened_run(
         return
     origin = None if start_from is None else str(start_from)
     dump = recipe.model_dump()
-    with RunFolder.locked(out, recipe=dump, resume=resume, start_from=origin) as run:
+    with RunFolder.locked(
+        out, recipe=dump, resume=resume, start_from=origin, bleu_tokenization=tokenization
+    ) as run:
         if not (resume and kept_text(run)):
             keep_text(run, data)
         ranks.wait()
@@ -249,7 +267,10 @@ def _train(
     resume: bool,
     sinks: Sequence[Sink],
     report: Report,
+    tokenization: str | None,
 ) -> TrainingResult:
+    if tokenization and recipe.validation.bleu:
+        report(f"validation BLEU: {bleu_signature(tokenization)}")
     precision = resolve_precision(
         recipe.training.precision, device=ranks.device, width=recipe.model.d_model
     )
@@ -263,7 +284,9 @@ def _train(
         training=recipe.training,
         optimizer=recipe.optimizer,
         schedule=recipe.schedule,
-        validate=make_validation(recipe, data, device=ranks.device, precision=precision),
+        validate=make_validation(
+            recipe, data, device=ranks.device, precision=precision, tokenization=tokenization
+        ),
         prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
         after_update=partial(follow_update, model.scheme),
         policies=parameter_policies(model),
@@ -276,7 +299,7 @@ def _train(
         probing=_probing(recipe, data, precision, ranks.device),
         settings=_settings(recipe, run, data),
         resume=resume,
-        on_resume=partial(_describe_again, run, recipe),
+        on_resume=partial(_describe_again, run, recipe, tokenization),
     )
 
 
@@ -290,9 +313,13 @@ def _probing(
     return Probing(recipe.probes.every, partial(make_recorder, batch=batch, precision=precision))
 
 
-def _describe_again(run: RunFolder, recipe: Recipe) -> None:
+def _describe_again(run: RunFolder, recipe: Recipe, tokenization: str | None) -> None:
     """Write what a resumed run goes on with, before it does."""
-    run.describe(recipe=recipe.model_dump(), start_from=run.read_recipe().get("start_from"))
+    run.describe(
+        recipe=recipe.model_dump(),
+        start_from=run.read_recipe().get("start_from"),
+        bleu_tokenization=tokenization,
+    )
 
 
 def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:

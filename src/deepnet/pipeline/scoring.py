@@ -22,12 +22,16 @@ def timed_scores(
     references: Sequence[str],
     *,
     config: DecodingConfig,
+    tokenization: str | None = None,
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the best translation of each line and their scores, with the seconds that translating took."""
+    """Return the best translation of each line and their scores, with the seconds that translating took.
+
+    `tokenization` is BLEU's; unset, the script of the references decides.
+    """
     started = time.monotonic()
     best = [found[0].text for found in translations(translator, sources, config=config)]
     seconds = time.monotonic() - started
-    return best, corpus_scores(best, references, seconds=seconds)
+    return best, corpus_scores(best, references, tokenization=tokenization, seconds=seconds)
 
 
 def timed_perplexity(

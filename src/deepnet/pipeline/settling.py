@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from deepnet.bundle import read_bundle_config
+from deepnet.errors import ConfigError
+from deepnet.evaluation.tokenization import check_tokenization, choose_tokenization
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import Report
 from deepnet.pipeline.recipe import Recipe, own_ends, planned_ends, with_ends
@@ -66,6 +68,42 @@ def settle_ends(
             f"embeddings learn {multiplier:.3g} times as fast as matrices (ends.embedding_lr_multiplier)"
         )
     return settled
+
+
+def settle_tokenization(
+    recipe: Recipe,
+    references: Sequence[str],
+    *,
+    recorded: Mapping[str, Any] | None = None,
+    report: Report | None = None,
+) -> str | None:
+    """Return how the run's BLEUs, of all its sessions, split text; None where nothing is translated.
+
+    `recorded` is what recipe.json says of a run that is resumed. Raises ConfigError where its recipe asks for another
+    tokenisation than its BLEUs so far have, and where one needs a package that is not installed.
+    """
+    if not recipe.translates:
+        return None
+    asked = recipe.validation.bleu_tokenization
+    settled = _tokenization_so_far(recorded) if recorded else None
+    if settled and asked not in ("auto", settled):
+        raise ConfigError(
+            f"the BLEUs of this run are of tokenisation {settled}, and those of {asked} cannot be compared with them; "
+            f"leave validation.bleu_tokenization out, and score with 'deepnet evaluate RUN --bleu-tokenization {asked}'"
+        )
+    named = settled or (None if asked == "auto" else asked)
+    if named:
+        check_tokenization(named)
+    return named or choose_tokenization(
+        references, language=recipe.data.target_language, report=report
+    )
+
+
+def _tokenization_so_far(recorded: Mapping[str, Any]) -> str | None:
+    """Return what a run was settled with; one from before there was a choice has validated by 13a, if at all."""
+    found: str | None = recorded.get("bleu_tokenization")
+    validated = recorded["recipe"].get("validation", {}).get("bleu", False)
+    return found or ("13a" if validated else None)
 
 
 def default_ends(recipe: Recipe, *, vocab_size: int) -> EndsConfig:

@@ -18,9 +18,17 @@ from deepnet.transformer.models import Transformer
 
 
 def make_validation(
-    recipe: Recipe, data: PreparedData, *, device: torch.device, precision: Precision
+    recipe: Recipe,
+    data: PreparedData,
+    *,
+    device: torch.device,
+    precision: Precision,
+    tokenization: str | None = None,
 ) -> Callable[[nn.Module, int], dict[str, float]]:
-    """Return the function (model, step) -> figures on the valid part: "loss" (nats per token) and what goes with it."""
+    """Return the function (model, step) -> figures on the valid part: "loss" (nats per token) and what goes with it.
+
+    `tokenization` is BLEU's; unset, the script of the references decides.
+    """
     batches = held_out_batches(recipe, data, "valid")
     texts = [side[: recipe.validation.bleu_sentences] for side in data.lines("valid")]
 
@@ -33,7 +41,8 @@ def make_validation(
         assert isinstance(model, Transformer)
         sources, references = texts
         found = translate(Translator(model, data.tokenizers), sources, config=greedier(recipe))
-        return {"loss": loss, "bleu": corpus_scores(list(found), references)["bleu"]}
+        scores = corpus_scores(list(found), references, tokenization=tokenization)
+        return {"loss": loss, "bleu": scores["bleu"]}
 
     return validate
 

@@ -60,6 +60,8 @@ class ReportedRun:
     """The records of incidents.jsonl, likewise; "details" is the content of the file it names, or None."""
     scores: dict[str, Any] | None
     """Scores of the test part, None before there are any."""
+    bleu_signature: str
+    """How the run's BLEUs are computed; before the test part is scored the tokenisation; "" where none is known."""
     samples: Samples | None
     parameters: int | None
     """Trained numbers of the model, None before the first checkpoint."""
@@ -108,6 +110,7 @@ class RunReader:
     def read(self) -> ReportedRun:
         """Return everything there is now; raises DataError for a damaged recipe."""
         self._notes = {}
+        scores = self._scores()
         return ReportedRun(
             path=self.path,
             name=self._name,
@@ -116,7 +119,8 @@ class RunReader:
             metrics=self._records("training", self._metrics, "no metrics.jsonl: no record yet"),
             readings=self._records("depth", self._readings, NO_PROBES),
             incidents=self._with_details(),
-            scores=self._scores(),
+            scores=scores,
+            bleu_signature=self._bleu_signature(scores or {}),
             samples=self._samples(),
             parameters=self._parameters(),
             has_bundle=self._folder.bundle.exists(),
@@ -181,6 +185,13 @@ class RunReader:
         if not (self.path / name).exists() and (self.path / "test.scores.json").exists():
             name = "test.scores.json"  # where only the small files of a run are kept
         return self._object("summary", name) if (self.path / name).exists() else None
+
+    def _bleu_signature(self, scores: dict[str, Any]) -> str:
+        signatures = scores.get("signature")
+        if isinstance(signatures, dict) and "bleu" in signatures:
+            return str(signatures["bleu"])
+        settled = self._folder.read_recipe().get("bleu_tokenization")
+        return f"tok:{settled}" if settled else ""
 
     def _samples(self) -> Samples | None:
         texts = {}

@@ -1,9 +1,10 @@
 """Line charts over updates: what metrics.jsonl records, and the probes that are one number per reading."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from deepnet.evaluation.tokenization import recorded_tokenization
 from deepnet.report.folder import ReportedRun
 from deepnet.report.readings import places_of
 from deepnet.report.rounding import real, short, thinned
@@ -61,7 +62,10 @@ def training_charts(runs: Sequence[ReportedRun]) -> list[LineChart]:
             drawn.setdefault(key, []).append(found)
     if not any(any(found.values) for found in drawn["skipped_updates"] if found):
         del drawn["skipped_updates"]
-    return _charts(drawn, "metrics.jsonl")
+    return [
+        replace(one, notes=[*one.notes, *_bleu_notes(runs)]) if one.key == "bleu" else one
+        for one in _charts(drawn, "metrics.jsonl")
+    ]
 
 
 def probe_charts(runs: Sequence[ReportedRun]) -> list[LineChart]:
@@ -151,6 +155,17 @@ def _last_layer(run: ReportedRun, probe: str) -> Points:
     """Return a probe's value at the last layer of the last stack."""
     stacks = [stack for stack in STACKS if stack in places_of(run.readings, probe)]
     return _read(run, probe, stacks[-1], layer=-1) if stacks else []
+
+
+def _bleu_notes(runs: Sequence[ReportedRun]) -> list[str]:
+    """Return how each run's BLEUs were computed, and that they cannot be compared where they were not alike."""
+    known = {run.name: run.bleu_signature for run in runs if run.bleu_signature}
+    notes = [f"{name}: {signature}" for name, signature in known.items()]
+    if len({recorded_tokenization(signature) for signature in known.values()}) > 1:
+        notes.append(
+            "The runs' BLEUs split text in different ways (tok) and cannot be compared with each other."
+        )
+    return notes
 
 
 def _test_bleu(run: ReportedRun) -> Points:

@@ -56,7 +56,8 @@ def test_score(run: ReportedRun) -> str:
     """Return the score of the test part in a few words, "" before there is one."""
     scores = run.scores or {}
     if "bleu" in scores:
-        return f"BLEU {real(scores['bleu']):.1f}, chrF {real(scores.get('chrf')):.1f}"
+        how = f" ({run.bleu_signature})" if run.bleu_signature else ""
+        return f"BLEU {real(scores['bleu']):.1f}{how}, chrF {real(scores.get('chrf')):.1f}"
     return f"perplexity {real(scores['perplexity']):.4g}" if "perplexity" in scores else ""
 
 

@@ -105,3 +105,57 @@ def test_planning_a_million_pairs_takes_seconds():
     plan = _plan(corpus, BatchConfig(max_tokens=4096))
     assert sum(len(batch.rows) for update in plan for batch in update) == 1_000_000
     assert time.monotonic() - start < 10
+
+
+def _windows(**options):
+    """The rows of each window of a corpus, and their order within it, window by window in the order of the plan."""
+    corpus = Corpus()
+    corpus.source[:] = corpus.target[:] = 5  # one length, so that only chance decides
+    config = BatchConfig(max_tokens=5 * 200, micro_batches_per_update=1)
+    plan = _plan(corpus, config, window=WindowSize(block_rows=200, blocks=1), **options)
+    rows = np.concatenate([batch.rows for update in plan for batch in update]).reshape(5, 200)
+    assert all(len(set((window // 200).tolist())) == 1 for window in rows)
+    return rows[:, 0] // 200, rows % 200
+
+
+def test_the_order_of_windows_differs_between_epochs_and_seeds():
+    orders = [
+        _windows(seed=seed, epoch=epoch)[0].tolist() for seed in (1, 2, 3) for epoch in (0, 1, 2)
+    ]
+    assert len(set(map(tuple, orders))) > 6  # of 120 orders
+    assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
+
+
+def test_each_window_is_shuffled_in_its_own_way():
+    _, places = _windows()
+    assert len({tuple(window.tolist()) for window in places}) == 5
+
+
+def test_an_estimate_looks_at_one_window_and_scales_it_up(monkeypatch):
+    corpus = Corpus(size=4000)
+    exact = len(_plan(corpus))
+    monkeypatch.setattr(batching, "_COUNTED_ROWS", 100)
+    monkeypatch.setattr(batching, "WindowSize", lambda: WindowSize(block_rows=500, blocks=2))
+    found = count_updates(corpus, CONFIG, seed=1, epoch=0)
+    assert found == pytest.approx(exact, rel=0.1)
+
+
+def test_rows_of_equal_lengths_keep_their_order_and_both_sides_are_sorted():
+    source, target = np.array([3, 3, 2, 3, 3]), np.array([2, 1, 3, 2, 1])
+    (group,) = group_by_length(source, target, max_tokens=100)
+    # the longest side is 3 everywhere; then by target, then by source, then as they came
+    assert group.tolist() == [1, 4, 0, 3, 2]
+
+
+def test_micro_batches_come_in_random_order_not_by_length():
+    """Sorted by length, an epoch would begin with short sentences and the loss would follow the length."""
+    corpus = Corpus(size=5000)
+    longest = [
+        np.maximum(corpus.source, corpus.target)[batch.rows].max()
+        for update in _plan(corpus)
+        for batch in update
+    ]
+    changes = np.sign(np.diff(longest))
+    # in random order as many rise as fall; one standard error of the share is below 0.05 at 100 changes and more
+    assert (changes != 0).sum() > 100
+    assert (changes > 0).sum() / (changes != 0).sum() == pytest.approx(0.5, abs=0.15)

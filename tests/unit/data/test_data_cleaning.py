@@ -92,3 +92,27 @@ def test_normalise_ignores_case_punctuation_and_width_only():
 def test_impossible_config_names_the_field():
     with pytest.raises(ConfigError, match="min_words"):
         build(CleaningConfig, {"min_words": 5, "max_words": 3})
+
+
+@pytest.mark.parametrize(
+    ("fits", "does_not", "options", "reason"),
+    [
+        (("x" * 10, "y"), ("x", "y" * 11), {"max_characters": 10}, "too long"),
+        (("a b", "c d"), ("a", "b c d"), {"max_words": 2}, "too long"),
+        (("a b", "c d"), ("a b", "c"), {"min_words": 2}, "too short"),
+        (("w" * 60, "v" * 10), ("v" * 10, "w" * 61), {}, "length ratio"),
+        (("w" * 19, "v" * 3), ("w" * 20, "v" * 3), {}, "length ratio"),
+    ],
+)
+def test_what_is_just_within_a_limit_stays(fits, does_not, options, reason):
+    assert _clean([fits, does_not], **options) == ([fits], {reason: 1})
+
+
+def test_where_a_sentence_ends_counts_for_duplicates():
+    pairs = [("ab", "c"), ("a", "bc")]
+    assert _clean(pairs) == (pairs, {})
+
+
+def test_a_held_out_sentence_counts_on_its_own_side_only():
+    pairs = [("neu", "kein test"), ("a test", "new")]
+    assert _clean(pairs, held_out=[("kein test", "a test")]) == (pairs, {})

@@ -65,3 +65,26 @@ def test_what_cannot_be_split_is_refused(pairs):
 
 def test_result_is_a_small_array():
     assert split_by_hash(_corpus(), wanted=WANTED).dtype == np.int8
+
+
+def _groups(size, number, name):
+    """Rows in groups that share their target, with sources of their own."""
+    return [
+        (f"{name} {group} {i}", f"{name} {group}") for group in range(number) for i in range(size)
+    ]
+
+
+def test_a_group_is_at_most_a_tenth_of_its_part_and_no_part_is_larger_than_wanted():
+    rows = _groups(3, 400, "drei") + _groups(4, 400, "vier")
+    for wanted, held_out in ((30, 30), (32, 30), (33, 33)):  # whole groups of 3, none of 4
+        parts = split_by_hash(rows, wanted={"valid": wanted})
+        assert (parts[:1200] == 0).sum() == held_out
+        assert (parts[1200:] == 0).sum() == 0
+
+
+def test_a_large_group_is_as_likely_to_be_held_out_as_a_small_one():
+    rows = _groups(1, 2000, "eins") + _groups(3, 2000, "drei")
+    parts = split_by_hash(rows, wanted={"valid": 400})
+    single, triple = (parts[:2000] == 0).sum(), (parts[2000:] == 0).sum() / 3
+    # half of about 200 groups: one standard error is 0.035
+    assert triple / (single + triple) == pytest.approx(0.5, abs=0.14)

@@ -115,6 +115,14 @@ def deepnorm_gain(stack):
     return 0.87 * (4**4 * 4) ** (-1 / 16) if stack == "encoder" else (12 * 4) ** -0.25
 
 
+def deepnorm_alpha(parts):
+    """Return DeepNet's alpha of a stack (arXiv 2203.00555, figure 2)."""
+    n, m = parts.config.encoder_layers, parts.config.decoder_layers
+    if not (n and m):
+        return (2 * (n + m)) ** 0.25
+    return 0.81 * (n**4 * m) ** (1 / 16) if parts.name == "encoder" else (3 * m) ** 0.25
+
+
 CASES = [
     SchemeCase(
         name="post_ln",  # arXiv 1706.03762, section 3.1
@@ -137,7 +145,7 @@ CASES = [
     ),
     SchemeCase(
         name="deepnorm",  # arXiv 2203.00555, figure 2
-        equation=post_norm((3 * 2) ** 0.25),
+        equation=post_norm(deepnorm_alpha),
         coefficients={(6, 6): (18**0.25, 72**-0.25), (100, 100): (300**0.25, 1200**-0.25)},
         std=gained(deepnorm_gain),
     ),
@@ -173,7 +181,9 @@ CASES = [
     SchemeCase(
         name="admin",  # microsoft/admin-torch, O(log n)
         options={"form": "log"},
-        equation=post_norm(math.sqrt(7 / math.log(7) - 1)),
+        equation=post_norm(
+            lambda parts: math.sqrt((len(parts.sites) + 1) / math.log(len(parts.sites) + 1) - 1)
+        ),
         coefficients={
             (6, 6): (math.sqrt(19 / math.log(19) - 1), 1.0),
             (100, 0): (math.sqrt(201 / math.log(201) - 1), 1.0),
@@ -305,7 +315,7 @@ CASES = [
         SchemeCase(
             name="completep",  # arXiv 2505.01618, table 1; depth-muP is exponent 0.5
             options={"depth_exponent": a, "d_base": 8, "L_base": 1},
-            equation=completep(2**-a),
+            equation=completep(lambda layers, a=a: layers**-a),
             coefficients={(6, 6): (1.0, None), (100, 100): (1.0, None)},
             std=lambda stack, role, layer: 0.02 / (8**0.5 if layer else 1),
             extra_parameters=final_norms,

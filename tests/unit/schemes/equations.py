@@ -8,11 +8,12 @@ from deepnet.schemes.base import ONE
 
 
 def post_norm(skip, branch=1.0):
-    """x <- LN(skip * x + branch * f(x)) at every site."""
+    """x <- LN(skip * x + branch * f(x)) at every site; skip may be a function of the stack."""
 
     def equation(x, parts):
+        alpha = skip(parts) if callable(skip) else skip
         for site in parts.sites:
-            x = site.residual.post(skip * x + branch * site.f(x))
+            x = site.residual.post(alpha * x + branch * site.f(x))
         return x
 
     return equation
@@ -40,15 +41,18 @@ def admin(x, parts):
 
 
 def rezero(x, parts):
-    """x <- x + s * f(x), s the same number at the three sites of a layer."""
-    for site in parts.sites:
-        first_of_layer = parts.sites[site.site.index - 1 - (site.site.index - 1) % 3]
-        x = x + first_of_layer.residual.branch.factor * site.f(x)
+    """x <- x + s * f(x), s the same number at all sites of a layer."""
+    for layer in parts.layers:
+        for site in layer:
+            x = x + layer[0].residual.branch.factor * site.f(x)
     return x
 
 
 def r_fixup(x, parts):
-    """x <- x + s * MHA(x - c), x <- x + s * W2 (relu(W1 (x - c1) - c2) - c3), x - c at the end of a decoder."""
+    """x <- x + s * MHA(x - c), x <- x + s * W2 (relu(W1 (x - c1) - c2) - c3).
+
+    At the end x - c, in an encoder s_e * (x - c).
+    """
     for site in parts.sites:
         entered = x - site.residual.shift
         if site.site.kind == "ffn":
@@ -59,7 +63,8 @@ def r_fixup(x, parts):
         else:
             y = site.f(entered)
         x = x + site.residual.branch.factor * y
-    return x - parts.ends.shift
+    exit_scale = parts.ends.scale.factor if parts.name == "encoder" else 1.0
+    return exit_scale * (x - parts.ends.shift)
 
 
 def scale_norm(x, parts):
@@ -173,7 +178,7 @@ def completep(branch):
             n = site.residual.pre(x)
             ffn = site.site.kind == "ffn"
             y = feed_forward(site, n) if ffn else attention(site, n, multiplier=1 / 8)
-            x = x + branch * y
+            x = x + branch(len(parts.layers)) * y
         return parts.ends.final(x)
 
     return equation
@@ -182,15 +187,16 @@ def completep(branch):
 def keel(x, parts):
     for site in parts.sites:
         y = site.f(site.residual.pre(x))
-        x = x + y if site.site.layer == 1 else site.residual.post(6 * x + y)
+        x = x + y if site.site.layer == 1 else site.residual.post(len(parts.sites) * x + y)
     return x
 
 
 def b2t(x, parts):
-    for one, two, three in zip(*[iter(parts.sites)] * 3, strict=True):
-        a = one.residual.post(x + one.f(x))
-        b = two.residual.post(a + two.f(a))
-        x = three.residual.post(x + b + three.f(b))
+    for *inner, last in parts.layers:
+        b = x
+        for site in inner:
+            b = site.residual.post(b + site.f(b))
+        x = last.residual.post(x + b + last.f(b))
     return x
 
 
@@ -207,7 +213,7 @@ def resi_dual(scale):
 
 def dlcl(placement):
     def equation(x, parts):
-        layers = [parts.sites[:3], parts.sites[3:]]
+        layers = parts.layers
         held = [layer[-1].residual.extra for layer in layers]
         columns = [parts.sites[0].residual.extra["embedding"].weight]
         columns += [extra["column"].weight for extra in held]

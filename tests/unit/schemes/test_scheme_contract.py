@@ -31,6 +31,46 @@ def test_the_scheme_holds(case, check):
     check(case)
 
 
+def _seen_by_check_equation(case):
+    """Return (architecture, stack, N, M) of every stack that a case's expression is asked about."""
+    seen = []
+
+    def equation(x, parts):
+        config = parts.config
+        depths = (config.encoder_layers, config.decoder_layers)
+        seen.append((config.architecture, parts.name, *depths))
+        return case.equation(x, parts)
+
+    check_equation(replace(case, equation=equation))
+    return seen
+
+
+def test_an_expression_is_asked_of_every_stack_at_different_depths():
+    seen = _seen_by_check_equation(_DEEPNORM)
+    assert [(architecture, stack) for architecture, stack, *_ in seen] == [
+        ("encoder_decoder", "encoder"),
+        ("encoder_decoder", "decoder"),
+        ("encoder_only", "encoder"),
+        ("decoder_only", "decoder"),
+    ]
+    assert all(n != m for *_, n, m in seen)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_only", "decoder_only"])
+def test_an_expression_that_is_wrong_of_one_stack_alone_is_found(architecture, stack):
+    def wrong(parts):
+        here = (parts.config.architecture, parts.name) == (architecture, stack)
+        return cases.deepnorm_alpha(parts) * (1.001 if here else 1.0)
+
+    case = replace(_DEEPNORM, equation=equations.post_norm(wrong))
+    if architecture in ("encoder_decoder", f"{stack}_only"):
+        with pytest.raises(AssertionError, match=f"the {stack} of an {architecture}"):
+            check_equation(case)
+    else:
+        check_equation(case)
+
+
 @pytest.mark.parametrize(
     ("check", "wrong"),
     [

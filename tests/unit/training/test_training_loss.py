@@ -30,11 +30,13 @@ def test_equals_the_definition_and_skips_padding(logits, smoothing):
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_is_computed_in_float32(logits):
-    assert (
-        summed_cross_entropy(logits.bfloat16(), torch.zeros(2, 3, dtype=torch.long)).dtype
-        == torch.float32
-    )
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_is_computed_in_float32(logits, dtype):
+    low, target = logits.to(dtype), torch.tensor([[1, 4, 0], [2, PAD, PAD]])
+    found = summed_cross_entropy(low, target)
+    assert found.dtype == torch.float32
+    exact = summed_cross_entropy(low.double(), target)
+    assert found.item() == pytest.approx(exact.item(), rel=1e-6)
 
 
 def batch(logits, target):
@@ -55,6 +57,34 @@ def test_validation_is_the_mean_over_all_tokens_not_over_batches(logits):
     )
     assert found == pytest.approx(total / 4, rel=1e-6)
     assert model.training
+
+
+class Noisy(torch.nn.Module):
+    """Logits of its input, through a linear map, and notes in which mode and type it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = torch.nn.Linear(5, 5)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.seen = []
+
+    def forward(self, source, keep, target_in):
+        found = self.dropout(self.map(source))
+        self.seen.append((self.training, found.dtype, found.requires_grad))
+        return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_validation_is_in_evaluation_mode_and_precision_and_leaves_the_mode_alone(
+    logits, training, name, dtype
+):
+    model = Noisy().train(training)
+    batches = [batch(logits.float(), torch.tensor([[1, 4, 0], [2, PAD, PAD]]))]
+    validation_loss(model, batches, device=torch.device("cpu"), precision=Precision(name, "cpu"))
+    assert model.seen == [(False, dtype, False)]
+    assert model.training is training
+    assert model.dropout.training is training
 
 
 def test_an_empty_validation_set_is_refused():

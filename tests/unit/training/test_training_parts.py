@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from deepnet.errors import ConfigError
-from deepnet.training.averaging import MovingAverage
+from deepnet.training.averaging import MovingAverage, average_tensors
 from deepnet.training.batches import updates_from
 from deepnet.training.config import TrainingConfig
 from deepnet.training.interruption import Interruption
@@ -272,3 +272,14 @@ def test_the_cursor_goes_on_where_it_was_and_over_the_end_of_an_epoch(toy):
     assert found == [(0, 2, True), (1, 0, False), (1, 1, False), (1, 2, True), (2, 0, False)]
     after_the_last = next(updates_from(loader, epoch=0, start=3))
     assert (after_the_last.epoch, after_the_last.index) == (1, 0)
+
+
+def test_an_average_over_checkpoints_is_summed_in_float64_and_counters_are_the_last():
+    groups = [
+        {"w": torch.tensor([value]), "step": torch.tensor(step)}
+        for value, step in ((1e8, 10), (1.0, 20), (-1e8, 30))
+    ]
+    found = average_tensors(groups)
+    assert found["w"].dtype == torch.float32
+    assert found["w"].item() == pytest.approx(1 / 3)
+    assert found["step"].item() == 30

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from deepnet.errors import ConfigError
 from deepnet.training.config import ScheduleConfig
-from deepnet.training.schedules import learning_rate, resolve_schedule
+from deepnet.training.schedules import (
+    Annealing,
+    Moment,
+    learning_rate,
+    lengthened_warmup,
+    resolve_schedule,
+)
 
 
 def rates(config, *steps, peak=5e-4):
@@ -73,3 +79,50 @@ def test_an_end_comes_from_max_steps_and_only_where_it_matters():
     for max_steps in (0, 10):
         with pytest.raises(ConfigError, match=r"schedule\.decay_steps"):
             resolve_schedule(linear, max_steps=max_steps)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "decay", "factor", "expected"),
+    [(10, 0, 2.0, 200), (400, 0, 1.5, 600), (400, 500, 2.0, 499), (10, 0, 1.0, 10)],
+)
+def test_a_longer_warmup_counts_from_100_updates_and_ends_before_the_curve(
+    warmup, decay, factor, expected
+):
+    name = "linear" if decay else "inverse_sqrt"
+    config = ScheduleConfig(name=name, warmup_steps=warmup, decay_steps=decay, warmup_init_lr=1e-4)
+    found = lengthened_warmup(config, factor)
+    assert (found.warmup_steps, found.decay_steps) == (expected, decay)
+    assert found.warmup_init_lr == (1e-4 if factor == 1.0 else 1e-7)
+    lower = config.model_copy(update={"warmup_init_lr": 0.0})
+    assert lengthened_warmup(lower, factor).warmup_init_lr == 0.0
+
+
+def test_a_fall_is_measured_from_the_end_of_the_warmup_to_the_nearest_limit():
+    both = Annealing(max_epochs=10, max_minutes=10)
+    over = Moment(epochs=2.0, seconds=100.0)
+    assert both.progress(Moment(2.0, 100.0), warmed_up=over) == 0.0
+    assert both.progress(Moment(4.0, 350.0), warmed_up=over) == pytest.approx(0.5)
+    assert both.progress(Moment(8.0, 350.0), warmed_up=over) == pytest.approx(0.75)
+    # before the warm-up is over, the fall begins at half of either limit
+    assert both.progress(Moment(5.0, 300.0), warmed_up=None) == 0.0
+    assert both.progress(Moment(5.0, 450.0), warmed_up=None) == pytest.approx(0.5)
+    assert both.progress(Moment(7.5, 0.0), warmed_up=None) == pytest.approx(0.5)
+    assert both.progress(Moment(99.0, 0.0), warmed_up=over) == 1.0
+    assert Annealing().progress(Moment(99.0, 9e9), warmed_up=over) == 0.0
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_an_annealed_warmup_is_the_lower_of_both_lines(name):
+    config = ScheduleConfig(name=name, warmup_steps=100, warmup_init_lr=0.0, min_lr=1e-4)
+    half = 3e-4  # half-way from 5e-4 to 1e-4, of either curve
+    found = [
+        learning_rate(step, peak=5e-4, config=config, annealed=0.5) for step in (20, 60, 90, 100)
+    ]
+    assert found == pytest.approx([1e-4, half, half, half])
+    assert learning_rate(90, peak=5e-4, config=config) == pytest.approx(4.5e-4)
+
+
+def test_the_nearer_of_steps_and_limits_decides():
+    config = ScheduleConfig(name="linear", warmup_steps=100, decay_steps=1100)
+    found = [learning_rate(600, peak=1.0, config=config, annealed=a) for a in (0.2, 0.5, 0.75)]
+    assert found == pytest.approx([0.5, 0.5, 0.25])
