@@ -1,4 +1,4 @@
-"""What is claimed of a residual scheme, in terms that can be checked: one row of the scheme tests' table."""
+"""What is claimed of a residual scheme, in terms that can be checked: one row of a table of schemes."""
 
 import math
 from collections.abc import Callable, Mapping
