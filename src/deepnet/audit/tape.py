@@ -95,10 +95,12 @@ class Tape:
 class Recorder(TorchDispatchMode):
     """Records every operation under it; tensors are told apart by the memory they show, so views are found again."""
 
-    def __init__(self, model: nn.Module, inputs: Iterable[Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Iterable[Tensor], *, names: Mapping[str, str]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
-        self._parameters = {_memory(p): name for name, p in model.named_parameters()}
+        self._parameters = {_memory(p): names[name] for name, p in model.named_parameters()}
         self._values: dict[_Key, Value] = {}
         self._shown: dict[int, dict[_Key, Tensor]] = {}
         for tensor in inputs:
