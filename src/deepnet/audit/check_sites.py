@@ -3,23 +3,39 @@
 from collections.abc import Iterable
 
 from deepnet.audit.claims import Claim
+from deepnet.audit.equivalence import Equivalence
+from deepnet.audit.following import Followed, differs
 from deepnet.audit.formulas import SKIP_TOLERANCE, alpha_formulas, nearest
 from deepnet.audit.report import Finding
 from deepnet.audit.sites import MeasuredScale
 from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape
-from deepnet.schemes.base import Constant, Scale, SitePlan
 
 _SitesFinding = tuple[LocatedSite, str, float | str, float | str]
 
 
-def check_claimed_sites(claim: Claim, shape: Shape) -> list[Finding]:
-    """Return where norms and scales of a stack differ from the plan; sites that differ alike are one finding."""
-    found: list[_SitesFinding] = []
-    for index, (site, plan) in enumerate(claim.pairs):
+def check_claimed_sites(judged: Equivalence, shape: Shape) -> list[Finding]:
+    """Return where norms and scales of a stack differ from the plan; sites that differ alike are one finding.
+
+    A factor that skip and branch have in common is felt by no norm, and one that weights make up for by nothing.
+    """
+    claim, found = judged.claim, list[_SitesFinding]()
+    for index, one in enumerate(judged.followed):
         found += _wrong_norms(claim, index)
-        if not claim.has_own_stream:
-            found += _wrong_scales(site, plan, alpha_formulas(shape, claim.stack.num_layers))
-    return _joined(claim.stack, found)
+        is_right = claim.has_own_stream or one.is_planned or judged.excuses(one.site.kind, "value")
+        if not is_right:
+            found += _wrong_scales(one, alpha_formulas(shape, claim.stack.num_layers))
+    return _joined(claim.stack, found + _wrong_exit(judged))
+
+
+def _wrong_exit(judged: Equivalence) -> list[_SitesFinding]:
+    """Return the last site where what leaves a stack without a norm is another multiple of the planned output."""
+    last = judged.followed[-1]
+    is_normed = last.site.norms.post or judged.claim.stack.final_norm
+    if judged.claim.has_own_stream or is_normed or not differs(last.after, 1.0):
+        return []
+    return [
+        (last.site, "what leaves the stack is another multiple of the planned", last.after, 1.0)
+    ]
 
 
 def check_unclaimed_sites(stack: LocatedStack) -> list[Finding]:
@@ -72,52 +88,38 @@ def _growth(site: LocatedSite) -> str:
     )
 
 
-def _wrong_scales(
-    site: LocatedSite, plan: SitePlan, formulas: dict[str, float]
-) -> Iterable[_SitesFinding]:
-    skip, branch = _number(site.measured.skip), _number(site.measured.branch)
-    wanted_skip, wanted_branch = _constant(plan.skip), _constant(plan.branch_scale)
-    if None in (skip, branch):
+def _wrong_scales(one: Followed, formulas: dict[str, float]) -> Iterable[_SitesFinding]:
+    """Yield what is wrong of a site's scales, in the form that the site has: neither need be the planned number."""
+    skip, branch, site = one.skip, one.branch, one.site
+    wanted_skip, wanted_branch = one.wanted_skip, one.wanted_branch
+    if skip is None or branch is None or wanted_branch is None:
         return
-    assert skip is not None
-    assert branch is not None
-    skip_differs, branch_differs = _differs(skip, wanted_skip), _differs(branch, wanted_branch)
-    if skip_differs and branch_differs and not _differs(skip, wanted_branch):
-        formula = _formula(branch, formulas) if _differs(branch, wanted_skip) else ""
-        yield (
-            site,
-            f"the branch is scaled instead of the skip{formula}",
-            f"skip {skip:.5g}, branch {branch:.5g}",
-            (f"skip {wanted_skip:.5g}, branch {wanted_branch:.5g}"),
-        )
-        return
-    if skip_differs and wanted_skip is not None:
+    if wanted_skip is not None and differs(skip, wanted_skip) and not differs(skip, wanted_branch):
+        formula = _formula(branch, formulas) if differs(branch, wanted_skip) else ""
+        if differs(branch, wanted_branch):
+            yield (
+                site,
+                f"the branch is scaled instead of the skip{formula}",
+                f"skip {skip:.5g}, branch {branch:.5g}",
+                (f"skip {wanted_skip:.5g}, branch {wanted_branch:.5g}"),
+            )
+            return
+    if wanted_skip is not None and differs(skip, wanted_skip) and branch and wanted_branch:
+        skip *= wanted_branch * one.before / branch  # where the branch is the planned one
         yield site, f"the skip's scale is another{_formula(skip, formulas)}", skip, wanted_skip
-    if branch_differs and wanted_branch is not None:
-        yield (
-            site,
-            f"the branch's scale is another{_formula(branch, formulas)}",
-            branch,
-            wanted_branch,
-        )
+        return
+    branch /= one.after
+    yield (
+        site,
+        f"the branch's scale is another{_formula(branch, formulas)}",
+        branch,
+        wanted_branch,
+    )
 
 
 def _formula(value: float, formulas: dict[str, float]) -> str:
     name = nearest(value, formulas, SKIP_TOLERANCE)
     return f": it is {name}" if name else ""
-
-
-def _differs(value: float, wanted: float | None) -> bool:
-    return wanted is not None and abs(value - wanted) > 1e-4 * max(1.0, abs(wanted))
-
-
-def _constant(scale: Scale) -> float | None:
-    """Return a planned number; None where it is trained or scheduled, so that any value is right."""
-    return scale.value if isinstance(scale, Constant) else None
-
-
-def _number(scale: MeasuredScale | None) -> float | None:
-    return None if scale is None else scale.number
 
 
 def _fixed(scale: MeasuredScale | None) -> float:

@@ -14,7 +14,7 @@ from deepnet.audit.formulas import Start, gain_formulas, nearest, starts
 from deepnet.audit.report import Finding
 from deepnet.audit.roles import RoleMatrix
 from deepnet.audit.stacks import Shape
-from deepnet.schemes.base import Init
+from deepnet.schemes.base import Init, Role
 
 _POOLED_ERRORS, _SINGLE_ERRORS = 5.0, 6.0
 """Standard errors from which on a pool, or one matrix of it, is off; single matrices are many."""
@@ -60,14 +60,25 @@ def claimed_std(matrix: RoleMatrix, init: Init) -> float:
     return init.std(fan_in, fan_out)
 
 
-def check_weights(claim: Claim, matrices: list[RoleMatrix], shape: Shape) -> list[Finding]:
-    """Return the roles of a stack whose weights or biases are not drawn as claimed."""
+@dataclass(frozen=True)
+class WeightFinding:
+    """What is to be said of one role in one kind of branch; a bias has the role "bias"."""
+
+    kind: str
+    role: Role
+    finding: Finding
+
+
+def check_weights(claim: Claim, matrices: list[RoleMatrix], shape: Shape) -> list[WeightFinding]:
+    """Return the roles of a stack whose weights or biases are not drawn as claimed, each looked at alone."""
     pools = _pools(claim, matrices)
     begin = _recognised_start(pools)
-    found: list[Finding] = []
+    found: list[WeightFinding] = []
     for pool in pools:
-        found += _zero_finding(pool) if _is_zero(pool) else _std_finding(pool, claim, shape, begin)
-        found += _bias_finding(pool)
+        role = pool.matrices[0][0].role
+        own = _zero_finding(pool) if _is_zero(pool) else _std_finding(pool, claim, shape, begin)
+        found += [WeightFinding(pool.kind, role, one) for one in own]
+        found += [WeightFinding(pool.kind, "bias", one) for one in _bias_finding(pool)]
     return found
 
 

@@ -27,6 +27,8 @@ class Claim:
 
     stack: LocatedStack
     plan: StackPlan
+    is_prepared: bool
+    """Whether the scheme sets its trained scales before the first update, so that any value is right."""
 
     @property
     def pairs(self) -> list[tuple[LocatedSite, SitePlan]]:
@@ -93,7 +95,8 @@ def claim_stacks(
         except ConfigError as error:
             unknown.append(f"{stack.name}: the claimed scheme's own ends are expected: {error}")
         if len(plan.sites) == len(stack.sites):
-            claims.append(Claim(stack, plan))
+            is_prepared = type(scheme).prepare is not ResidualScheme.prepare
+            claims.append(Claim(stack, plan, is_prepared))
         else:
             unknown.append(
                 f"{stack.name}: {len(stack.sites)} residual sites were located where the claimed "

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from deepnet.audit.attentions import find_attentions
+from deepnet.audit.attentions import Attention, find_attentions
 from deepnet.audit.check_ends import check_ends
+from deepnet.audit.check_inputs import check_inputs, eps_notes
 from deepnet.audit.check_sites import check_claimed_sites, check_unclaimed_sites
 from deepnet.audit.check_weights import check_weights, claimed_std, std_of
 from deepnet.audit.claims import Claim, chosen_ends, claim_stacks, end_claim
+from deepnet.audit.equivalence import equivalence
 from deepnet.audit.flow import Flow, trace_flow
 from deepnet.audit.inputs import Inputs, cast_inputs, input_tensors, likely_inputs
 from deepnet.audit.parameters import shared_names
@@ -35,6 +37,7 @@ class Located:
     flow: Flow
     stacks: list[LocatedStack]
     matrices: list[RoleMatrix]
+    attentions: list[Attention]
     shape: Shape
 
 
@@ -66,10 +69,12 @@ def audit(
             optimizer_family=optimizer_family,
         )
     )
+    found, notes = _findings(located, accepted, claimed=scheme is not None)
     return AuditReport(
         sites=[_site_report(s, site, located) for s in located.stacks for site in s.sites],
         roles=[_role_report(matrix, accepted) for matrix in located.matrices],
-        findings=_findings(located, accepted, claimed=scheme is not None),
+        findings=found,
+        notes=notes,
         not_located=[*tried, *unknown, *_not_located(model, located, accepted)],
     )
 
@@ -81,7 +86,7 @@ def locate(tape: Tape) -> Located:
     sites, attentions = measure_sites(flow), find_attentions(flow)
     matrices = find_roles(flow, sites, attentions)
     stacks = locate_stacks(flow, sites, matrices, attentions)
-    return Located(flow, stacks, matrices, shape_of(stacks, matrices, attentions))
+    return Located(flow, stacks, matrices, attentions, shape_of(stacks, matrices, attentions))
 
 
 def record(model: nn.Module, inputs: Inputs, dtype: torch.dtype) -> Tape:
@@ -136,15 +141,25 @@ def _tensors(returned: Any) -> list[Tensor]:
     )
 
 
-def _findings(located: Located, claims: list[Claim], *, claimed: bool) -> list[Finding]:
-    if not claimed:
-        return [finding for stack in located.stacks for finding in check_unclaimed_sites(stack)]
+@torch.no_grad()
+def _findings(
+    located: Located, claims: list[Claim], *, claimed: bool
+) -> tuple[list[Finding], list[Finding]]:
+    """Return what is wrong, and what is only written in another form."""
     found: list[Finding] = []
+    notes: list[Finding] = []
+    for stack in located.stacks if not claimed else ():
+        found += check_unclaimed_sites(stack)
     for claim in claims:
-        found += check_claimed_sites(claim, located.shape)
-        found += check_weights(claim, located.matrices, located.shape)
-    found += check_ends(claims, located.matrices)
-    return found
+        weights = check_weights(claim, located.matrices, located.shape)
+        judged = equivalence(claim, located.flow, located.matrices, located.attentions, weights)
+        off, made_up = judged.split()
+        found += [*check_claimed_sites(judged, located.shape), *off]
+        if not claim.has_own_stream:
+            found += check_inputs(judged)
+            made_up += eps_notes(judged, located.flow)
+        notes += made_up
+    return [*found, *check_ends(claims, located.matrices)], notes
 
 
 def _site_report(stack: LocatedStack, site: LocatedSite, located: Located) -> SiteReport:

@@ -96,10 +96,19 @@ def _show(output: Output, report: "AuditReport") -> None:
         measured, expected = _shown(finding.measured), _shown(finding.expected)
         output.say(f"- {finding.where}: {finding.what}")
         output.say(f"  measured {measured}, claimed {expected}")
+    _show_notes(output, report)
     if report.not_located:
         output.say("\nnot located or not compared")
     for text in report.not_located:
         output.say(f"- {text}")
+
+
+def _show_notes(output: Output, report: "AuditReport") -> None:
+    if report.notes:
+        output.say(f"\n{len(report.notes)} notes: another form, or nearly the claimed function")
+    for note in report.notes:
+        output.say(f"- {note.where}: {note.what}")
+        output.say(f"  measured {_shown(note.measured)}, claimed {_shown(note.expected)}")
 
 
 def _shown(measure: "Measure") -> str:

@@ -1,0 +1,113 @@
+"""Sites followed along their stream: by what factor it is larger than planned, which nothing after a norm feels."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from deepnet.audit.check_weights import NOTABLE, claimed_std, std_of
+from deepnet.audit.claims import Claim, end_claim
+from deepnet.audit.flow import Flow
+from deepnet.audit.roles import RoleMatrix
+from deepnet.audit.sites import measure_scale
+from deepnet.audit.stacks import LocatedSite
+from deepnet.schemes.base import Constant, Learned, Scale, SitePlan
+
+_DIFFERENT = 1e-4
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A located site, its plan, and how much larger its stream is than planned before and after it."""
+
+    site: LocatedSite
+    plan: SitePlan
+    before: float
+    after: float
+    wanted_skip: float | None
+    """The planned scale; None where any is right, as it was measured before the first update."""
+    wanted_branch: float | None
+    has_own_stream: bool
+    """Whether the scheme's stream scales by itself, so that skip and branch are not compared."""
+
+    @property
+    def skip(self) -> float | None:
+        """Return the measured scale of the skip, where it is one number."""
+        return None if self.site.measured.skip is None else self.site.measured.skip.number
+
+    @property
+    def branch(self) -> float | None:
+        """Return the measured scale of the branch, where it is one number."""
+        return None if self.site.measured.branch is None else self.site.measured.branch.number
+
+    @property
+    def needed(self) -> float | None:
+        """Return the scale that the branch needs for the site to be the planned one up to the stream's factor."""
+        return None if self.wanted_branch is None else self.after * self.wanted_branch
+
+    @property
+    def is_planned(self) -> bool:
+        """Return whether skip and branch are the planned ones up to a common factor, as far as they are numbers."""
+        return self.branch is None or self.skip is None or not differs(self.branch, self.needed)
+
+
+def differs(value: float, wanted: float | None) -> bool:
+    """Return whether a measured scale is another than the wanted one, if there is one."""
+    return wanted is not None and abs(value - wanted) > _DIFFERENT * max(1.0, abs(wanted))
+
+
+def follow(claim: Claim, flow: Flow, matrices: list[RoleMatrix]) -> list[Followed]:
+    """Return a stack's sites with the factors of their stream, which the embedding may have begun with."""
+    found = list(_walk(claim, 1.0))
+    first = found[0]
+    if claim.has_own_stream:
+        return found
+    if first.needed and first.branch and differs(first.branch, first.needed):
+        entered = first.branch / first.needed
+        if _enters_with(claim, flow, matrices, entered):
+            return list(_walk(claim, entered))
+    return found
+
+
+def _walk(claim: Claim, factor: float) -> Iterator[Followed]:
+    for site, plan in claim.pairs:
+        wanted = [
+            None if claim.is_prepared and isinstance(scale, Learned) else _start(scale)
+            for scale in (plan.skip, plan.branch_scale)
+        ]
+        one = Followed(site, plan, factor, factor, *wanted, claim.has_own_stream)
+        after = _after(one)
+        yield replace(one, after=after)
+        factor = 1.0 if site.norms.post else after
+
+
+def _after(one: Followed) -> float:
+    """Return the stream's factor after a site: what its skip is scaled by beyond the plan."""
+    if one.has_own_stream:
+        return 1.0
+    if one.wanted_skip is None and one.branch and one.wanted_branch:
+        return one.branch / one.wanted_branch
+    return one.before * one.skip / one.wanted_skip if one.skip and one.wanted_skip else one.before
+
+
+def _start(scale: Scale) -> float:
+    """Return what a scale is before the first update."""
+    if isinstance(scale, Constant):
+        return scale.value
+    return scale.init if isinstance(scale, Learned) else scale.at(0)
+
+
+def _enters_with(claim: Claim, flow: Flow, matrices: list[RoleMatrix], factor: float) -> bool:
+    """Return whether a stack's embedded rows are that much larger than planned."""
+    fork = claim.stack.sites[0].measured.sum.fork
+    multiplier = claim.plan.ends.embedding_multiplier
+    planned = fork.width**0.5 if multiplier is None else multiplier
+    planned = planned.init if isinstance(planned, Learned) else planned
+    tables = {m.parameter: m for m in matrices if m.role == "embedding"}
+    for rows in (value for value in flow.origins(fork) if value in flow.embeddings):
+        scale = measure_scale(flow, rows, fork)
+        table = tables.get(flow.learned(flow.embeddings[rows]) or "")
+        if scale is None or scale.number is None or table is None:
+            return False
+        claimed = claimed_std(table, end_claim([claim], table).end_init(table)) * planned
+        error = max(NOTABLE, 5.0 / (2 * table.weight.numel()) ** 0.5)
+        return abs(std_of(table.weight) * scale.number / (claimed * factor) - 1) <= error
+    return False
