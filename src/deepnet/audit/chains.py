@@ -20,13 +20,15 @@ from deepnet.audit.flow import Flow
 from deepnet.audit.following import Followed
 from deepnet.audit.norm_response import norm_gain
 from deepnet.audit.roles import RoleMatrix
-from deepnet.audit.tape import Value
+from deepnet.audit.sites import measure_scale
+from deepnet.audit.tape import Operation, Value
 from deepnet.schemes.base import Role
 
 ChainName = Literal["value", "score"]
 CHAIN_OF: dict[Role, ChainName] = {
     "v": "value", "out": "value", "fc1": "value", "fc2": "value", "q": "score", "k": "score",
 }  # fmt: skip
+_SCORED: tuple[Role, ...] = ("q", "k")
 _STEADY = 1e-6
 
 
@@ -67,16 +69,18 @@ class Branch:
 
     def value(self) -> Chain | None:
         """Return the chain from the branch's input to the sum; None where it cannot be told."""
-        first, last = ("v", "out") if "v" in self.matrices else ("fc1", "fc2")
+        attends = "v" in self.matrices
+        first: Role = "v" if attends else "fc1"
+        last: Role = "out" if attends else "fc2"
         one = self.followed
-        if {first, last} - self.matrices.keys() or not one.branch or not one.needed:
+        if {first, last} - self.matrices.keys() or one.off is None:
             return None
         power, is_normed = self._power(first, last), one.site.norms.out
-        product, drawn = one.branch / one.needed, list[Role]()
+        product, drawn = one.off * self._before_zero(last), list[Role]()
         if is_normed and one.has_own_stream:
             product = 1.0  # how the stream scales what it is given is not compared
         if not is_normed:
-            product, drawn = product * self.deviation(last) * self._handed("out"), [last]
+            product, drawn = product * self.deviation(last) * self._handed(last), [last]
         if power is None and abs(self._first(first) - 1) > NOTABLE:
             return None
         if power == 1 and not is_normed:
@@ -88,7 +92,7 @@ class Branch:
         if self.attention is None or {"q", "k"} - self.matrices.keys():
             return None
         product, drawn = self.multiplier(), list[Role]()
-        for role in ("q", "k"):
+        for role in _SCORED:
             if not self._is_normed(role):
                 product *= self.deviation(role) * self.input_factor(role)
                 drawn.append(role)
@@ -99,12 +103,25 @@ class Branch:
         assert self.attention is not None
         planned = self.followed.plan.attention_multiplier or self.attention.head_size**-0.5
         found = self.attention.multiplier
-        for role in ("q", "k"):
+        for role in _SCORED:
             found *= 1.0 if self._is_normed(role) else self._handed(role)
         return found / planned
 
     def _first(self, role: Role) -> float:
         return self.deviation(role) * self.input_factor(role) * self._handed(role)
+
+    def _before_zero(self, last: Role) -> float:
+        """Return what multiplies a branch before the 0 that lets nothing of it through yet; 1 where there is none."""
+        linear, added = self.matrices[last].linear, self.followed.site.measured.sum.output
+        if linear is None or self.followed.branch != 0.0:
+            return 1.0
+        steps = self.flow.reached(linear.output, added, held=self.flow.is_heavy)
+        scales = [
+            measure_scale(self.flow, linear.output, step.output)
+            for step in sorted(steps, key=_position)
+        ]
+        factors = [scale.number for scale in scales if scale is not None and scale.number]
+        return factors[-1] if factors else 1.0
 
     def _chain(self, product: float, drawn: list[Role]) -> Chain:
         numbers = [self.matrices[role].weight.numel() for role in drawn]
@@ -121,8 +138,8 @@ class Branch:
 
     def _handed(self, role: Role) -> float:
         """Return by what a number is multiplied between a projection and attention."""
-        ends = self._ends_of(role) if role in self.matrices else None
-        if ends is None:
+        ends = self._ends_of(role)
+        if ends is None or self._is_normed(role):
             return 1.0
         rows = self.matrices[role].rows if role != "out" else None
         made = ends[0].tensor if rows is None else ends[0].tensor[..., rows]
@@ -145,7 +162,7 @@ class Branch:
             self._replayed(start.output, end.output, rows, factor) for factor in (1.0, 2.0, 3.0)
         ]
         step, bend = made[1] - made[0], made[2] - 2 * made[1] + made[0]
-        if _size(step) <= 1e-3 * _size(made[0]):
+        if _size(step) <= NOTABLE * _size(made[0]):
             return 0
         return 1 if _size(bend) <= _STEADY * _size(step) else None
 
@@ -184,6 +201,10 @@ def agree(chains: list[Chain | None]) -> bool:
     return abs(pooled - 1) <= max(NOTABLE, 5 * error) and all(
         abs(chain.product - 1) <= max(NOTABLE, 6 * chain.error) for chain in found
     )
+
+
+def _position(operation: Operation) -> int:
+    return operation.position
 
 
 def _size(x: Tensor) -> float:

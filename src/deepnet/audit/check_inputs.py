@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from deepnet.audit.chains import Branch
+from deepnet.audit.chains import CHAIN_OF, Branch
 from deepnet.audit.equivalence import Equivalence
 from deepnet.audit.flow import Flow
 from deepnet.audit.norm_response import first_eps
 from deepnet.audit.report import Finding
 from deepnet.audit.tape import Value
-from deepnet.schemes.base import Norm
+from deepnet.schemes.base import Norm, Role
 
+_READERS: tuple[Role, ...] = ("q", "v", "fc1")
 _DIFFERENT = 1e-3
 _EPS = 1e-5
 """The eps of torch.nn.LayerNorm."""
@@ -22,9 +23,10 @@ def check_inputs(found: Equivalence) -> Iterator[Finding]:
     for kind in dict.fromkeys(branch.followed.site.kind for branch in found.branches):
         own = list(found.of_kind(kind))
         attends = [branch for branch in own if {"q", "k"} <= branch.matrices.keys()]
-        if not found.excuses(kind, "value", *(["score"] if attends else [])):
-            read = [(branch, _input_factor(branch)) for branch in own]
-            yield from _off(found, read, "the branch's input is another multiple of the norm")
+        for role in _READERS:
+            read = [(b, b.input_factor(role)) for b in own if role in b.matrices]
+            if read and not found.excuses(kind, CHAIN_OF[role]):
+                yield from _off(found, read, f"the input of {role} is another multiple of the norm")
         if attends and not found.excuses(kind, "score"):
             scored = [(branch, branch.multiplier()) for branch in attends if branch.attention]
             yield from _off(found, scored, "the attention scores are multiplied by another number")
@@ -49,10 +51,6 @@ def eps_notes(found: Equivalence, flow: Flow) -> Iterator[Finding]:
             measured=eps,
             expected=wanted,
         )
-
-
-def _input_factor(branch: Branch) -> float:
-    return next((branch.input_factor(r) for r in ("q", "fc1") if r in branch.matrices), 1.0)
 
 
 def _off(found: Equivalence, factors: list[tuple[Branch, float]], what: str) -> Iterator[Finding]:

@@ -1,12 +1,15 @@
 """Measured sites held against planned ones, and against what no scheme does."""
 
+import math
 from collections.abc import Iterable
 
+from deepnet.audit.check_weights import NOTABLE, std_of
 from deepnet.audit.claims import Claim
 from deepnet.audit.equivalence import Equivalence
 from deepnet.audit.following import Followed, differs
 from deepnet.audit.formulas import SKIP_TOLERANCE, alpha_formulas, nearest
 from deepnet.audit.report import Finding
+from deepnet.audit.roles import RoleMatrix
 from deepnet.audit.sites import MeasuredScale
 from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape
 
@@ -22,35 +25,65 @@ def check_claimed_sites(judged: Equivalence, shape: Shape) -> list[Finding]:
     for index, one in enumerate(judged.followed):
         found += _wrong_norms(claim, index)
         is_right = claim.has_own_stream or one.is_planned or judged.excuses(one.site.kind, "value")
-        if not is_right:
+        if not is_right and not judged.is_too_little_to_tell(one):
             found += _wrong_scales(one, alpha_formulas(shape, claim.stack.num_layers))
     return _joined(claim.stack, found + _wrong_exit(judged))
 
 
+def scale_notes(judged: Equivalence, shape: Shape) -> list[Finding]:
+    """Return the scales that are off by less than is seen in weights, which may make up for it."""
+    found: list[_SitesFinding] = []
+    for one in judged.followed:
+        if not (judged.claim.has_own_stream or one.is_planned) and judged.is_too_little_to_tell(
+            one
+        ):
+            found += _wrong_scales(one, alpha_formulas(shape, judged.claim.stack.num_layers))
+    return _joined(judged.claim.stack, found)
+
+
 def _wrong_exit(judged: Equivalence) -> list[_SitesFinding]:
-    """Return the last site where what leaves a stack without a norm is another multiple of the planned output."""
-    last = judged.followed[-1]
-    is_normed = last.site.norms.post or judged.claim.stack.final_norm
-    if judged.claim.has_own_stream or is_normed or not differs(last.after, 1.0):
+    """Return the last site where a stack's output lacks its norm, or is without one another multiple of the planned."""
+    last, claim = judged.followed[-1], judged.claim
+    if claim.has_own_stream or last.site.measured.norms.post:
+        return []
+    if claim.plan.ends.final is not None:
+        return [(last.site, "there is no norm after the last site", "none", "final")]
+    if not differs(last.after, 1.0):
         return []
     return [
         (last.site, "what leaves the stack is another multiple of the planned", last.after, 1.0)
     ]
 
 
-def check_unclaimed_sites(stack: LocatedStack) -> list[Finding]:
-    """Return scales that no scheme has: a branch or a pre-norm stream multiplied by a constant above 1."""
+def check_unclaimed_sites(stack: LocatedStack, matrices: list[RoleMatrix]) -> list[Finding]:
+    """Return scales that no scheme has: a branch or a pre-norm stream multiplied by a constant above 1.
+
+    Before a norm a branch counts in units of the skip, and not where its last matrix is smaller by as much.
+    """
     found: list[_SitesFinding] = []
     for site in stack.sites:
         skip, branch = _fixed(site.measured.skip), _fixed(site.measured.branch)
         norms = site.norms
-        if norms.post and not norms.pre and branch > 1 + SKIP_TOLERANCE and skip == 1.0:
+        ratio = branch / skip if skip else 0.0
+        is_scaled = norms.post and not norms.pre and ratio > 1 + SKIP_TOLERANCE
+        if is_scaled and not _is_made_up(site, ratio, matrices):
             found.append(
-                (site, "a branch is scaled up before the norm after the addition", branch, 1.0)
+                (site, "a branch is scaled up before the norm after the addition", ratio, 1.0)
             )
         if norms.pre and not norms.post and skip > 1 + SKIP_TOLERANCE:
             found.append((site, "a skip is scaled up that no norm follows", skip, 1.0))
     return _joined(stack, found)
+
+
+def _is_made_up(site: LocatedSite, ratio: float, matrices: list[RoleMatrix]) -> bool:
+    """Return whether the last matrix of a branch is smaller than its first by what the branch is multiplied by."""
+    own = {matrix.role: matrix.weight for matrix in matrices if matrix.site is site.measured}
+    first, last = own.get("v", own.get("fc1")), own.get("out", own.get("fc2"))
+    if first is None or last is None:
+        return False
+    gains = [std_of(weight) * math.sqrt(sum(weight.shape)) for weight in (first, last)]
+    error = math.sqrt(0.5 / first.numel() + 0.5 / last.numel())
+    return abs(ratio * gains[1] - gains[0]) <= max(NOTABLE, 5 * error) * gains[0]
 
 
 def _wrong_norms(claim: Claim, index: int) -> Iterable[_SitesFinding]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from deepnet.audit.attentions import Attention
 from deepnet.audit.chains import CHAIN_OF, Branch, ChainName, agree, branches
-from deepnet.audit.check_weights import WeightFinding
+from deepnet.audit.check_weights import NOTABLE, WeightFinding
 from deepnet.audit.claims import Claim
 from deepnet.audit.flow import Flow
 from deepnet.audit.following import Followed, follow
@@ -32,6 +32,14 @@ class Equivalence:
         """Return whether weights that are not the claimed ones make up for another factor of these chains."""
         off = {(one.kind, CHAIN_OF.get(one.role)) for one in self.weights}
         return all((kind, chain) in off and self._is_whole(kind, chain) for chain in chains)
+
+    def is_too_little_to_tell(self, one: Followed) -> bool:
+        """Return whether a site's scales are off by no more than weights could make up for unseen, and may have."""
+        return (
+            one.off is not None
+            and abs(one.off - 1) <= NOTABLE
+            and self._is_whole(one.site.kind, "value")
+        )
 
     def split(self) -> tuple[list[Finding], list[Finding]]:
         """Return the findings of the weights, and the notes on those that something makes up for."""

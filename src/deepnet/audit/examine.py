@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from deepnet.audit.attentions import Attention, find_attentions
 from deepnet.audit.check_ends import check_ends
 from deepnet.audit.check_inputs import check_inputs, eps_notes
-from deepnet.audit.check_sites import check_claimed_sites, check_unclaimed_sites
+from deepnet.audit.check_sites import check_claimed_sites, check_unclaimed_sites, scale_notes
 from deepnet.audit.check_weights import check_weights, claimed_std, std_of
 from deepnet.audit.claims import Claim, chosen_ends, claim_stacks, end_claim
 from deepnet.audit.equivalence import equivalence
@@ -149,7 +149,7 @@ def _findings(
     found: list[Finding] = []
     notes: list[Finding] = []
     for stack in located.stacks if not claimed else ():
-        found += check_unclaimed_sites(stack)
+        found += check_unclaimed_sites(stack, located.matrices)
     for claim in claims:
         weights = check_weights(claim, located.matrices, located.shape)
         judged = equivalence(claim, located.flow, located.matrices, located.attentions, weights)
@@ -157,6 +157,7 @@ def _findings(
         found += [*check_claimed_sites(judged, located.shape), *off]
         if not claim.has_own_stream:
             found += check_inputs(judged)
+            made_up += scale_notes(judged, located.shape)
             made_up += eps_notes(judged, located.flow)
         notes += made_up
     return [*found, *check_ends(claims, located.matrices)], notes

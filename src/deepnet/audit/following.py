@@ -1,5 +1,6 @@
 """Sites followed along their stream: by what factor it is larger than planned, which nothing after a norm feels."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -46,7 +47,18 @@ class Followed:
     @property
     def is_planned(self) -> bool:
         """Return whether skip and branch are the planned ones up to a common factor, as far as they are numbers."""
-        return self.branch is None or self.skip is None or not differs(self.branch, self.needed)
+        if None in (self.branch, self.skip, self.wanted_skip):
+            return True
+        return self.off is None or not differs(self.off, 1.0)
+
+    @property
+    def off(self) -> float | None:
+        """Return the branch's scale in units of the needed one; None where it cannot be told."""
+        if self.branch is None or self.needed is None:
+            return None
+        if self.needed:
+            return self.branch / self.needed
+        return 1.0 if not differs(self.branch, 0.0) else math.inf
 
 
 def differs(value: float, wanted: float | None) -> bool:
@@ -58,22 +70,25 @@ def follow(claim: Claim, flow: Flow, matrices: list[RoleMatrix]) -> list[Followe
     """Return a stack's sites with the factors of their stream, which the embedding may have begun with."""
     found = list(_walk(claim, 1.0))
     first = found[0]
-    if claim.has_own_stream:
+    norms = first.site.norms
+    if first.is_planned or not first.off or not norms.pre or norms.post or claim.has_own_stream:
         return found
-    if first.needed and first.branch and differs(first.branch, first.needed):
-        entered = first.branch / first.needed
-        if _enters_with(claim, flow, matrices, entered):
-            return list(_walk(claim, entered))
+    if _enters_with(claim, flow, matrices, first.off):
+        return list(_walk(claim, first.off))
     return found
 
 
 def _walk(claim: Claim, factor: float) -> Iterator[Followed]:
     for site, plan in claim.pairs:
-        wanted = [
-            None if claim.is_prepared and isinstance(scale, Learned) else _start(scale)
-            for scale in (plan.skip, plan.branch_scale)
-        ]
-        one = Followed(site, plan, factor, factor, *wanted, claim.has_own_stream)
+        one = Followed(
+            site,
+            plan,
+            before=factor,
+            after=factor,
+            wanted_skip=_wanted(claim, plan.skip),
+            wanted_branch=_wanted(claim, plan.branch_scale),
+            has_own_stream=claim.has_own_stream,
+        )
         after = _after(one)
         yield replace(one, after=after)
         factor = 1.0 if site.norms.post else after
@@ -83,9 +98,11 @@ def _after(one: Followed) -> float:
     """Return the stream's factor after a site: what its skip is scaled by beyond the plan."""
     if one.has_own_stream:
         return 1.0
-    if one.wanted_skip is None and one.branch and one.wanted_branch:
-        return one.branch / one.wanted_branch
     return one.before * one.skip / one.wanted_skip if one.skip and one.wanted_skip else one.before
+
+
+def _wanted(claim: Claim, scale: Scale) -> float | None:
+    return None if claim.is_prepared and isinstance(scale, Learned) else _start(scale)
 
 
 def _start(scale: Scale) -> float:
@@ -99,7 +116,7 @@ def _enters_with(claim: Claim, flow: Flow, matrices: list[RoleMatrix], factor: f
     """Return whether a stack's embedded rows are that much larger than planned."""
     fork = claim.stack.sites[0].measured.sum.fork
     multiplier = claim.plan.ends.embedding_multiplier
-    planned = fork.width**0.5 if multiplier is None else multiplier
+    planned = math.sqrt(fork.width) if multiplier is None else multiplier
     planned = planned.init if isinstance(planned, Learned) else planned
     tables = {m.parameter: m for m in matrices if m.role == "embedding"}
     for rows in (value for value in flow.origins(fork) if value in flow.embeddings):
@@ -108,6 +125,6 @@ def _enters_with(claim: Claim, flow: Flow, matrices: list[RoleMatrix], factor: f
         if scale is None or scale.number is None or table is None:
             return False
         claimed = claimed_std(table, end_claim([claim], table).end_init(table)) * planned
-        error = max(NOTABLE, 5.0 / (2 * table.weight.numel()) ** 0.5)
+        error = max(NOTABLE, 5.0 / math.sqrt(2 * table.weight.numel()))
         return abs(std_of(table.weight) * scale.number / (claimed * factor) - 1) <= error
     return False

@@ -12,6 +12,7 @@ from deepnet.schemes.base import Constant, Stream
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer
 from deepnet.transformer.norms import ScaledNorm
+from deepnet.transformer.scales import FixedScale
 
 Writing = Callable[[Transformer], bool]
 FACTOR = 3.0
@@ -38,7 +39,8 @@ def common_factor(model: Transformer, factor_of: Callable[[float, float], float]
         if plan.post is None or not constants or not _is_ordinary(model):
             continue
         factor = factor_of(plan.skip.value, plan.branch_scale.value)
-        site.skip, site.branch = factor * plan.skip.value, factor * plan.branch_scale.value
+        site.skip = FixedScale(factor * plan.skip.value)
+        site.branch = FixedScale(factor * plan.branch_scale.value)
         _scale_eps(site.post, factor)
         changed = True
     return changed
@@ -62,7 +64,9 @@ def convex(model: Transformer) -> bool:
 def larger_stream(model: Transformer) -> bool:
     """A stream that only norms read, three times as large: rows, positions and branches, with nine times the eps."""
     plans = [sublayer.residual.plan for sublayer in sublayers(model)]
-    is_read_by_norms = all(p.pre is not None and p.post is None and p.skip_from == "raw" for p in plans)
+    is_read_by_norms = all(
+        p.pre is not None and p.post is None and p.skip_from == "raw" for p in plans
+    )
     constant = all(isinstance(p.branch_scale, Constant) for p in plans)
     has_final = all(stack.plan.ends.final is not None for stack in model.stacks())
     if not (is_read_by_norms and constant and has_final and _is_ordinary(model)):
@@ -74,17 +78,18 @@ def larger_stream(model: Transformer) -> bool:
         stack.entry.positions.register_forward_hook(_times(FACTOR))
         _scale_eps(stack.ends.final, FACTOR)
     for sublayer in sublayers(model):
-        sublayer.residual.branch = FACTOR * sublayer.residual.plan.branch_scale.value
+        branch = sublayer.residual.plan.branch_scale.value
+        sublayer.residual.branch = FixedScale(FACTOR * branch)
         _scale_eps(sublayer.residual.pre, FACTOR)
     return True
 
 
-# A factor moved from one place to another ---------------------------------------------------------------------------------
+# A factor moved from one place to another -----------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def folded(model: Transformer) -> bool:
-    """What the branch is multiplied by stands in its last matrix: W_out * b, and 1 as its scale, or 3 f with W_out / 3."""
+    """3 f(x), the matrix at the end of f a third."""
     for sublayer in sublayers(model):
         last = _last(sublayer)
         last.register_forward_hook(_times(FACTOR))
@@ -101,7 +106,7 @@ def alpha_in_the_last_matrix(model: Transformer) -> bool:
         skips = isinstance(plan.skip, Constant) and isinstance(plan.branch_scale, Constant)
         if plan.post is None or not skips or plan.skip.value == 1.0 or not _is_ordinary(model):
             continue
-        sublayer.residual.skip = sublayer.residual.branch = 1.0
+        sublayer.residual.skip, sublayer.residual.branch = FixedScale(1.0), FixedScale(1.0)
         _multiply(_last(sublayer), plan.branch_scale.value / plan.skip.value)
         _scale_eps(sublayer.residual.post, 1 / plan.skip.value)
         changed = True
@@ -143,17 +148,47 @@ def multiplier_in_the_queries(model: Transformer) -> bool:
 def gain_of_the_norm_in_the_weights(model: Transformer) -> bool:
     """A norm before the branch with a gain of 3, what reads it a third."""
     found = False
-    for sublayer in sublayers(model):
+    for sublayer in sublayers(model) if _is_ordinary(model) else ():
         norm = sublayer.residual.pre
         inner = norm.norm if isinstance(norm, ScaledNorm) else norm
         if not isinstance(inner, nn.LayerNorm) or sublayer.residual.plan.skip_from == "normed":
             continue
         inner.weight.mul_(FACTOR)
-        own = ("q", "fc1", "gate") if sublayer.residual.site.kind == "cross" else ("q", "k", "v", "fc1", "gate")
+        own = (
+            ("q", "fc1", "gate")
+            if sublayer.residual.site.kind == "cross"
+            else ("q", "k", "v", "fc1", "gate")
+        )
         for name in own:
             if getattr(sublayer.branch, name, None) is not None:
                 getattr(sublayer.branch, name).weight.mul_(1 / FACTOR)
         found = True
+    return found
+
+
+@torch.no_grad()
+def before_a_norm(model: Transformer) -> bool:
+    """Three times what a norm inside the branch or after it reads, with nine times its eps."""
+    found = False
+    for sublayer in sublayers(model):
+        inner = {
+            "q_norm": "q",
+            "k_norm": "k",
+            "v_norm": "v",
+            "heads_norm": "v",
+            "activation_norm": "fc1",
+        }
+        normed = [
+            (getattr(sublayer.branch, norm), getattr(sublayer.branch, matrix))
+            for norm, matrix in inner.items()
+            if isinstance(getattr(sublayer.branch, norm, None), nn.LayerNorm)
+        ]
+        if isinstance(sublayer.residual.out, nn.LayerNorm):
+            normed.append((sublayer.residual.out, _last(sublayer)))
+        for norm, matrix in normed:
+            _multiply(matrix, FACTOR)
+            _scale_eps(norm, FACTOR)
+            found = True
     return found
 
 
@@ -169,10 +204,11 @@ WRITINGS: tuple[Writing, ...] = (
     queries_for_keys,
     multiplier_in_the_queries,
     gain_of_the_norm_in_the_weights,
+    before_a_norm,
 )
 
 
-# Hands ----------------------------------------------------------------------------------------------------------------------
+# Hands ----------------------------------------------------------------------------------------------------------------
 
 
 def _is_ordinary(model: Transformer) -> bool:
