@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable
 
+from torch import nn
+
 from deepnet.audit.check_weights import NOTABLE, std_of
 from deepnet.audit.claims import Claim
 from deepnet.audit.equivalence import Equivalence
@@ -46,7 +48,8 @@ def _wrong_exit(judged: Equivalence) -> list[_SitesFinding]:
     last, claim = judged.followed[-1], judged.claim
     if claim.has_own_stream or last.site.measured.norms.post:
         return []
-    if claim.plan.ends.final is not None:
+    final = claim.plan.ends.final
+    if final is not None and final.make is nn.LayerNorm:
         return [(last.site, "there is no norm after the last site", "none", "final")]
     if not differs(last.after, 1.0):
         return []

@@ -72,7 +72,7 @@ def larger_stream(model: Transformer) -> bool:
     if not (is_read_by_norms and constant and has_final and _is_ordinary(model)):
         return False
     for stack in model.stacks():
-        if not isinstance(stack.entry.multiplier, float):
+        if stack.entry.norm is not None or not isinstance(stack.entry.multiplier, float):
             return False
         stack.entry.multiplier *= FACTOR
         stack.entry.positions.register_forward_hook(_times(FACTOR))
