@@ -148,7 +148,7 @@ def _single_deviations(pool: Pool) -> list[tuple[RoleMatrix, Init]]:
 def _recognised_start(pools: list[Pool]) -> tuple[str, Start] | None:
     """Return the initialisation that q and k, which no gain should touch, come from; or may come from, scaled."""
     projections = [pool for pool in pools if pool.matrices[0][0].role in ("q", "k")]
-    gains = [1.0, *{init.value for pool in pools for _, init in pool.matrices}]
+    gains = [1.0, *{init.value for pool in pools for _, init in pool.matrices if init.value}]
     for gain in gains:
         for name, start in starts().items():
             if projections and all(
