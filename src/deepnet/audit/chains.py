@@ -7,7 +7,7 @@ Each in units of the claimed one. Where the product is 1 a branch computes what 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,7 +81,7 @@ class Branch:
             product = 1.0  # how the stream scales what it is given is not compared
         if not is_normed:
             product, drawn = product * self.deviation(last) * self._handed(last), [last]
-        if power is None and abs(self._first(first) - 1) > NOTABLE:
+        if power is None and not agree([self._chain(self._first(first), [first])]):
             return None
         if power == 1 and not is_normed:
             product, drawn = product * self._first(first), [*drawn, first]
@@ -191,7 +191,7 @@ def _attention(
     return next((attention for attention in attentions if attention.output in before), None)
 
 
-def agree(chains: list[Chain | None]) -> bool:
+def agree(chains: Sequence[Chain | None]) -> bool:
     """Return whether the products of some sites are 1, within what their drawn weights leave open."""
     found = [chain for chain in chains if chain is not None]
     if len(found) < len(chains) or not found:

@@ -132,7 +132,7 @@ def _wrong_scales(one: Followed, formulas: dict[str, float]) -> Iterable[_SitesF
         return
     if wanted_skip is not None and differs(skip, wanted_skip) and not differs(skip, wanted_branch):
         formula = _formula(branch, formulas) if differs(branch, wanted_skip) else ""
-        if differs(branch, wanted_branch):
+        if branch > skip:
             yield (
                 site,
                 f"the branch is scaled instead of the skip{formula}",

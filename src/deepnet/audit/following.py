@@ -4,11 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from torch import nn
+
 from deepnet.audit.check_weights import NOTABLE, claimed_std, std_of
 from deepnet.audit.claims import Claim, end_claim
 from deepnet.audit.flow import Flow
+from deepnet.audit.norm_response import norm_gain
 from deepnet.audit.roles import RoleMatrix
-from deepnet.audit.sites import measure_scale
+from deepnet.audit.sites import MeasuredScale, first_norms, measure_scale
 from deepnet.audit.stacks import LocatedSite
 from deepnet.schemes.base import Constant, Learned, Scale, SitePlan
 
@@ -68,30 +71,40 @@ def differs(value: float, wanted: float | None) -> bool:
 
 def follow(claim: Claim, flow: Flow, matrices: list[RoleMatrix]) -> list[Followed]:
     """Return a stack's sites with the factors of their stream, which the embedding may have begun with."""
-    found = list(_walk(claim, 1.0))
+    found = list(_walk(claim, flow, 1.0))
     first = found[0]
     norms = first.site.norms
     if first.is_planned or not first.off or not norms.pre or norms.post or claim.has_own_stream:
         return found
     if _enters_with(claim, flow, matrices, first.off):
-        return list(_walk(claim, first.off))
+        return list(_walk(claim, flow, first.off))
     return found
 
 
-def _walk(claim: Claim, factor: float) -> Iterator[Followed]:
+def _walk(claim: Claim, flow: Flow, factor: float) -> Iterator[Followed]:
     for site, plan in claim.pairs:
         one = Followed(
             site,
             plan,
             before=factor,
             after=factor,
-            wanted_skip=_wanted(claim, plan.skip),
-            wanted_branch=_wanted(claim, plan.branch_scale),
+            wanted_skip=_wanted(claim, plan.skip, site.measured.skip),
+            wanted_branch=_wanted(claim, plan.branch_scale, site.measured.branch),
             has_own_stream=claim.has_own_stream,
         )
         after = _after(one)
         yield replace(one, after=after)
-        factor = 1.0 if site.norms.post else after
+        factor = _normed_factor(flow, one) if site.norms.post else after
+
+
+def _normed_factor(flow: Flow, one: Followed) -> float:
+    """Return how much larger than planned a stream is after a norm: that norm's gain, where it should have none."""
+    stream, post = one.site.measured.sum.output, one.plan.post
+    norm = next(iter(first_norms(flow, stream)), None)
+    if norm is None or post is None or post.make is not nn.LayerNorm or post.multiplier != 1.0:
+        return 1.0
+    gain = norm_gain(flow, stream, norm.output)
+    return gain if abs(gain - 1) > NOTABLE else 1.0
 
 
 def _after(one: Followed) -> float:
@@ -101,15 +114,14 @@ def _after(one: Followed) -> float:
     return one.before * one.skip / one.wanted_skip if one.skip and one.wanted_skip else one.before
 
 
-def _wanted(claim: Claim, scale: Scale) -> float | None:
-    return None if claim.is_prepared and isinstance(scale, Learned) else _start(scale)
-
-
-def _start(scale: Scale) -> float:
-    """Return what a scale is before the first update."""
+def _wanted(claim: Claim, scale: Scale, measured: MeasuredScale | None) -> float | None:
+    """Return what a scale starts from; of a schedule, whose steps some count from 1, the nearer start."""
     if isinstance(scale, Constant):
         return scale.value
-    return scale.init if isinstance(scale, Learned) else scale.at(0)
+    if isinstance(scale, Learned):
+        return None if claim.is_prepared else scale.init
+    number = (measured and measured.number) or 0.0
+    return min((scale.at(0), scale.at(1)), key=lambda start: abs(start - number))
 
 
 def _enters_with(claim: Claim, flow: Flow, matrices: list[RoleMatrix], factor: float) -> bool:

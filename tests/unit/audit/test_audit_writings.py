@@ -7,11 +7,13 @@ import defects
 import pytest
 import torch
 from defects import Shape, post
-from right_models import TYINGS, Right, schemes
+from right_models import SIZES, TYINGS, Right, schemes
 from torch import nn
-from writings import WRITINGS
+from writings import WRITINGS, alpha_in_the_last_matrix, sublayers
 
 import deepnet
+from deepnet.schemes.catalogue import load_scheme
+from deepnet.transformer.models import Transformer, TransformerConfig
 
 RIGHT = list(schemes())
 
@@ -107,9 +109,9 @@ class OwnNorm(nn.Module):
         return self.w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0, 1 / (1.05 * 8**0.25)])
 def test_a_common_factor_hides_no_wrong_alpha(factor):
-    """LN(c alpha' x + c f) with alpha' 5% off."""
+    """LN(c alpha' x + c f) with alpha' 5% off; the last is LN(x + f / alpha')."""
     shape = Shape(4, 0)
     wrong = 1.05 * shape.alpha("encoder")
     site = lambda x, norm, f: norm(factor * wrong * x + factor * f(x))  # noqa: E731
@@ -140,6 +142,34 @@ def test_weights_that_make_up_for_too_much_are_found(factor):
     assert {"out", "fc2"} == {
         note.where.split(", ")[1].split(" ")[0] for note in report.notes if "std" in note.what
     }
+
+
+def gelu_folded(factor: float) -> Transformer:
+    """A DeepNorm with GELU that has alpha, and another factor, in its last matrices."""
+    config = TransformerConfig(
+        **SIZES, architecture="encoder_only", encoder_layers=4, decoder_layers=0, activation="gelu"
+    )
+    model = Transformer(config, load_scheme("deepnorm"))
+    assert alpha_in_the_last_matrix(model)
+    with torch.no_grad():
+        for fc2 in (s.branch.fc2 for s in sublayers(model) if hasattr(s.branch, "fc2")):
+            fc2.weight.mul_(factor)
+    return model
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (1.3, False)])
+def test_a_curved_activation_leaves_the_last_matrix_to_make_up(factor, passes):
+    report = deepnet.audit(gelu_folded(factor), torch.randint(2, 50, (2, 7)), claims="deepnorm")
+    assert (report.findings == []) == passes
+
+
+def test_norms_that_begin_with_another_gain_are_found():
+    shape = Shape(4, 0)
+    model = defects.correct(shape)
+    assert deepnet.audit(model, defects.inputs(shape), claims="deepnorm").findings == []
+    for site in model.stacks["encoder"]:
+        nn.init.constant_(site.norm.weight, 0.5)
+    assert deepnet.audit(model, defects.inputs(shape), claims="deepnorm").findings != []
 
 
 def test_without_a_claim_a_branch_whose_matrix_is_as_much_smaller_is_passed():
