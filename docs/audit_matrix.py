@@ -2,8 +2,8 @@
 
 python docs/audit_matrix.py [--check]
 
-The wrong ones have one published or planted mistake each. The right ones are every scheme in every tying, with biases and
-without, for its optimisers, in three writings each; all of `tests/unit/audit/writings.py` come round.
+The wrong ones have one published or planted mistake each. The right ones are every scheme in every tying, with biases
+and without, for its optimisers, in three writings each; all of `tests/unit/audit/writings.py` come round.
 """
 
 import sys

@@ -72,31 +72,23 @@ class Branch:
         attends = "v" in self.matrices
         first: Role = "v" if attends else "fc1"
         last: Role = "out" if attends else "fc2"
-        one = self.followed
-        if {first, last} - self.matrices.keys() or one.off is None:
+        if {first, last} - self.matrices.keys() or self.followed.off is None:
             return None
-        power, is_normed = self._power(first, last), one.site.norms.out
-        product, drawn = one.off * self._before_zero(last), list[Role]()
-        if is_normed and one.has_own_stream:
-            product = 1.0  # how the stream scales what it is given is not compared
-        if not is_normed:
-            product, drawn = product * self.deviation(last) * self._handed(last), [last]
-        if power is None and not agree([self._chain(self._first(first), [first])]):
+        power = self._power(first, last)
+        if power is None and not agree([self._chain(1.0, [first])]):
             return None
-        if power == 1 and not is_normed:
-            product, drawn = product * self._first(first), [*drawn, first]
-        return self._chain(product, drawn)
+        drawn = [last, first] if power == 1 else [last]
+        if self.followed.site.norms.out:
+            drawn = []
+        return self._chain(self._outside(last), drawn)
 
     def score(self) -> Chain | None:
         """Return the chain from the branch's input to the softmax; None where it cannot be told."""
         if self.attention is None or {"q", "k"} - self.matrices.keys():
             return None
-        product, drawn = self.multiplier(), list[Role]()
-        for role in _SCORED:
-            if not self._is_normed(role):
-                product *= self.deviation(role) * self.input_factor(role)
-                drawn.append(role)
-        return self._chain(product, drawn)
+        drawn = [role for role in _SCORED if not self._is_normed(role)]
+        planned = self.followed.plan.attention_multiplier or self.attention.head_size**-0.5
+        return self._chain(self.attention.multiplier / planned, drawn)
 
     def multiplier(self) -> float:
         """Return what multiplies the scores, in units of the claimed multiplier."""
@@ -107,8 +99,16 @@ class Branch:
             found *= 1.0 if self._is_normed(role) else self._handed(role)
         return found / planned
 
-    def _first(self, role: Role) -> float:
+    def _share(self, role: Role) -> float:
+        """Return what a matrix, what it reads and what is done between it and attention come to."""
         return self.deviation(role) * self.input_factor(role) * self._handed(role)
+
+    def _outside(self, last: Role) -> float:
+        """Return what multiplies a branch after its last matrix, in units of what is needed there."""
+        one = self.followed
+        if one.off is None or (one.site.norms.out and one.has_own_stream):
+            return 1.0  # how a stream of its own scales what it is given is not compared
+        return one.off * self._before_zero(last)
 
     def _before_zero(self, last: Role) -> float:
         """Return what multiplies a branch before the 0 that lets nothing of it through yet; 1 where there is none."""
@@ -123,8 +123,9 @@ class Branch:
         factors = [scale.number for scale in scales if scale is not None and scale.number]
         return factors[-1] if factors else 1.0
 
-    def _chain(self, product: float, drawn: list[Role]) -> Chain:
+    def _chain(self, outside: float, drawn: list[Role]) -> Chain:
         numbers = [self.matrices[role].weight.numel() for role in drawn]
+        product = outside * math.prod(self._share(role) for role in drawn)
         return Chain(product, math.sqrt(sum(1 / (2 * n) for n in numbers)))
 
     def _ends_of(self, role: Role) -> tuple[Value, Value] | None:
