@@ -7,6 +7,7 @@ DeepNetError
     AdaptError        a scheme cannot live on that model
     DivergenceError   training produced a loss or gradient that is not finite
     ExportError       a model cannot be written in the wanted format
+    SchemeError       a scheme does not hold what is claimed of it
 """
 
 import difflib
@@ -39,6 +40,10 @@ class DivergenceError(DeepNetError):
 
 class ExportError(DeepNetError):
     """A model cannot be written in the wanted format."""
+
+
+class SchemeError(DeepNetError):
+    """A scheme does not hold what is claimed of it."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

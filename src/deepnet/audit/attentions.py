@@ -20,6 +20,8 @@ class Attention:
     causal: bool
     """Whether no query weighs a later key."""
     head_size: int
+    multiplier: float
+    """What multiplies the score product before the softmax."""
 
 
 def find_attentions(flow: Flow) -> list[Attention]:
@@ -46,6 +48,7 @@ def _attention(flow: Flow, product: Operation) -> Attention | None:
         crossed=_streams_behind(flow, q) != _streams_behind(flow, k),
         causal=_is_causal(softmax),
         head_size=left.tensor.shape[-1],
+        multiplier=_multiplier(flow, scores, softmax),
     )
 
 
@@ -61,6 +64,14 @@ def _scores(flow: Flow, softmax: Operation) -> Operation | None:
     """Return the product that a softmax is over; an added bias that tokens have no part in is no source."""
     products = [flow.products[v] for v in flow.of(softmax.inputs[0]) if v in flow.products]
     return products[0] if len(products) == 1 else None
+
+
+def _multiplier(flow: Flow, scores: Operation, softmax: Operation) -> float:
+    """Return how a change of the scores arrives at the softmax, where no mask hides it."""
+    start, end = scores.output, softmax.inputs[0]
+    changed = flow.tape.replay(start, start.tensor + 1.0, end)
+    arrived = (changed - end.tensor)[end.tensor.isfinite() & changed.isfinite()]
+    return float(arrived.max()) if arrived.numel() else 1.0
 
 
 def _streams_behind(flow: Flow, operand: Value) -> frozenset[Value]:

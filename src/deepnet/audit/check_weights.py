@@ -4,7 +4,6 @@ A pool of n numbers has a std known to 1/sqrt(2n) of itself if they are normal, 
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +18,8 @@ from deepnet.schemes.base import Init, Role
 
 _POOLED_ERRORS, _SINGLE_ERRORS = 5.0, 6.0
 """Standard errors from which on a pool, or one matrix of it, is off; single matrices are many."""
-_NOTABLE = 0.01
+NOTABLE = 0.01
 """Relative deviations up to here are never a finding."""
-
-
-_BRANCH_ROLES: tuple[Role, ...] = ("v", "out", "fc1", "fc2")
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Pool:
     @property
     def tolerance(self) -> float:
         """Return the relative deviation from which on the pool is off."""
-        return max(_NOTABLE, _POOLED_ERRORS / math.sqrt(2 * self.size))
+        return max(NOTABLE, _POOLED_ERRORS / math.sqrt(2 * self.size))
 
     def ratio(self, start: Start | None = None) -> float:
         """Return the pooled std over the claimed one, or over that of another start."""
@@ -64,46 +60,26 @@ def claimed_std(matrix: RoleMatrix, init: Init) -> float:
     return init.std(fan_in, fan_out)
 
 
-def check_weights(claim: Claim, matrices: list[RoleMatrix], shape: Shape) -> list[Finding]:
-    """Return the roles of a stack whose weights or biases are not drawn as claimed."""
+@dataclass(frozen=True)
+class WeightFinding:
+    """What is to be said of one role in one kind of branch; a bias has the role "bias"."""
+
+    kind: str
+    role: Role
+    finding: Finding
+
+
+def check_weights(claim: Claim, matrices: list[RoleMatrix], shape: Shape) -> list[WeightFinding]:
+    """Return the roles of a stack whose weights or biases are not drawn as claimed, each looked at alone."""
     pools = _pools(claim, matrices)
     begin = _recognised_start(pools)
-    found: list[Finding] = []
+    found: list[WeightFinding] = []
     for pool in pools:
-        found += _zero_finding(pool) if _is_zero(pool) else _std_finding(pool, claim, shape, begin)
-        found += _bias_finding(pool)
+        role = pool.matrices[0][0].role
+        own = _zero_finding(pool) if _is_zero(pool) else _std_finding(pool, claim, shape, begin)
+        found += [WeightFinding(pool.kind, role, one) for one in own]
+        found += [WeightFinding(pool.kind, "bias", one) for one in _bias_finding(pool)]
     return found
-
-
-def check_vocabulary(claim: Claim, matrices: list[RoleMatrix], shape: Shape) -> Iterator[Finding]:
-    """Yield a vocabulary projection or embedding that a stack's gain was applied to by mistake."""
-    plan = claim.plan.sites[0][1]
-    gains = {init.value for role in _BRANCH_ROLES if (init := plan.init.get(role))}
-    draws = claim.plan.ends.init
-    for matrix in matrices:
-        if matrix.role not in ("vocabulary", "embedding") or claim.plan.ends.unit_rows:
-            continue
-        measured, tolerance = std_of(matrix.weight), 5.0 / math.sqrt(2 * matrix.weight.numel())
-        claimed = claimed_std(matrix, draws[matrix.role])
-        usual = [std for std in (claimed, *_usual_stds(matrix)) if std > 0]
-        if any(abs(measured / std - 1) <= max(_NOTABLE, tolerance) for std in usual):
-            continue
-        for std in usual:
-            for gain in gains - {0.0, 1.0}:
-                if abs(measured / (gain * std) - 1) <= max(_NOTABLE, tolerance):
-                    yield Finding(
-                        where=matrix.where,
-                        what=f"the {matrix.role} matrix is scaled by the {claim.stack.name}'s gain {gain:.4g}",
-                        measured=measured,
-                        expected=std,
-                    )
-                    return
-
-
-def _usual_stds(matrix: RoleMatrix) -> list[float]:
-    fan_out, fan_in = matrix.weight.shape
-    by_shape = [start("vocabulary", fan_in, fan_out) for start in starts().values()]
-    return [fan_in**-0.5, *by_shape]
 
 
 def _pools(claim: Claim, matrices: list[RoleMatrix]) -> list[Pool]:
@@ -165,14 +141,14 @@ def _single_deviations(pool: Pool) -> list[tuple[RoleMatrix, Init]]:
         for matrix, init in pool.matrices
         if claimed_std(matrix, init)
         and abs(std_of(matrix.weight) / claimed_std(matrix, init) - 1)
-        > max(_NOTABLE, _SINGLE_ERRORS / math.sqrt(2 * matrix.weight.numel()))
+        > max(NOTABLE, _SINGLE_ERRORS / math.sqrt(2 * matrix.weight.numel()))
     ]
 
 
 def _recognised_start(pools: list[Pool]) -> tuple[str, Start] | None:
     """Return the initialisation that q and k, which no gain should touch, come from; or may come from, scaled."""
     projections = [pool for pool in pools if pool.matrices[0][0].role in ("q", "k")]
-    gains = [1.0, *{init.value for pool in pools for _, init in pool.matrices}]
+    gains = [1.0, *{init.value for pool in pools for _, init in pool.matrices if init.value}]
     for gain in gains:
         for name, start in starts().items():
             if projections and all(
@@ -194,7 +170,7 @@ def _explained(pool: Pool, claim: Claim, shape: Shape, begin: tuple[str, Start] 
     formulas = gain_formulas(shape, claim.stack.num_layers, gain)
     if role in ("q", "k"):
         formulas = {"the gain of v, out, fc1 and fc2": max(others, default=0.0)} | formulas
-    formula = nearest(measured, formulas, max(_NOTABLE, pool.tolerance))
+    formula = nearest(measured, formulas, max(NOTABLE, pool.tolerance))
     meaning = f" ({formula})" if formula else ""
     return f": gain {measured:.4g}{meaning} on {name}, claimed {gain:.4g} on Glorot"
 
@@ -209,7 +185,7 @@ def _bias_finding(pool: Pool) -> list[Finding]:
     matrix = biases[0][1]
     default = 1 / math.sqrt(3 * matrix.weight.shape[1])
     gain = measured / default
-    scaled = abs(gain - 1) > max(_NOTABLE, 5.0 / math.sqrt(2 * values.numel()))
+    scaled = abs(gain - 1) > max(NOTABLE, 5.0 / math.sqrt(2 * values.numel()))
     origin = (
         f": {gain:.4g} times torch.nn.Linear's default, scaled with its weight" if scaled else ""
     )

@@ -8,7 +8,15 @@ from deepnet.adapt.state import SchemeState
 from deepnet.audit.roles import RoleMatrix
 from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import Init, ResidualScheme, SitePlan, StackContext, StackPlan, Stream
+from deepnet.schemes.base import (
+    Init,
+    OptimizerFamily,
+    ResidualScheme,
+    SitePlan,
+    StackContext,
+    StackPlan,
+    Stream,
+)
 from deepnet.transformer.ends import EndsConfig, choose_ends
 from deepnet.transformer.models import Transformer
 
@@ -19,6 +27,8 @@ class Claim:
 
     stack: LocatedStack
     plan: StackPlan
+    is_prepared: bool
+    """Whether the scheme sets its trained scales before the first update, so that any value is right."""
 
     @property
     def pairs(self) -> list[tuple[LocatedSite, SitePlan]]:
@@ -38,6 +48,22 @@ class Claim:
                 return plan.init.get(matrix.role)
         return None
 
+    def end_init(self, matrix: RoleMatrix) -> Init:
+        """Return how the scheme draws a table; rows of unit length are measured as they are used."""
+        ends = self.plan.ends
+        if ends.unit_rows and matrix.role != "position":
+            return Init("normal", matrix.weight.shape[1] ** -0.5)
+        return ends.init[matrix.role]
+
+
+def end_claim(claims: list[Claim], matrix: RoleMatrix) -> Claim:
+    """Return the claim on the stack that a table opens, or the last one, as for the vocabulary."""
+    if matrix.role != "vocabulary":
+        for claim in claims:
+            if matrix.parameter in claim.stack.tables:
+                return claim
+    return claims[-1]
+
 
 def chosen_ends(model: nn.Module) -> EndsConfig:
     """Return what a model of ours, or an adopted one, says was chosen of its ends; nothing was of any other."""
@@ -46,7 +72,12 @@ def chosen_ends(model: nn.Module) -> EndsConfig:
 
 
 def claim_stacks(
-    scheme: ResidualScheme, stacks: list[LocatedStack], shape: Shape, ends: EndsConfig
+    scheme: ResidualScheme,
+    stacks: list[LocatedStack],
+    shape: Shape,
+    *,
+    ends: EndsConfig,
+    optimizer_family: OptimizerFamily,
 ) -> tuple[list[Claim], list[str]]:
     """Return the claims on the located stacks, and what cannot be compared, in words."""
     if shape.architecture is None:
@@ -57,14 +88,15 @@ def claim_stacks(
         return [], [f"the claimed scheme is not defined for {shape.architecture}: nothing compared"]
     claims, unknown = [], []
     for stack in stacks:
-        context = _context(stack, shape)
+        context = _context(stack, shape, optimizer_family)
         plan = scheme.stack(context)
         try:
             plan = replace(plan, ends=choose_ends(plan.ends, ends, context))
         except ConfigError as error:
             unknown.append(f"{stack.name}: the claimed scheme's own ends are expected: {error}")
         if len(plan.sites) == len(stack.sites):
-            claims.append(Claim(stack, plan))
+            is_prepared = type(scheme).prepare is not ResidualScheme.prepare
+            claims.append(Claim(stack, plan, is_prepared))
         else:
             unknown.append(
                 f"{stack.name}: {len(stack.sites)} residual sites were located where the claimed "
@@ -73,7 +105,7 @@ def claim_stacks(
     return claims, unknown
 
 
-def _context(stack: LocatedStack, shape: Shape) -> StackContext:
+def _context(stack: LocatedStack, shape: Shape, family: OptimizerFamily) -> StackContext:
     assert shape.architecture is not None
     return StackContext(
         architecture=shape.architecture,
@@ -83,7 +115,7 @@ def _context(stack: LocatedStack, shape: Shape) -> StackContext:
         d_model=shape.d_model,
         ffn_dim=shape.ffn_dim,
         num_heads=shape.num_heads,
-        tie_embeddings="decoder" if shape.tied else "none",
-        optimizer_family="adam",
+        tie_embeddings=shape.tying,
+        optimizer_family=family,
         make_norm=nn.LayerNorm,
     )

@@ -10,19 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from deepnet.audit.attentions import find_attentions
-from deepnet.audit.check_sites import check_claimed_sites, check_unclaimed_sites
-from deepnet.audit.check_weights import check_vocabulary, check_weights, claimed_std, std_of
-from deepnet.audit.claims import Claim, chosen_ends, claim_stacks
+from deepnet.audit.attentions import Attention, find_attentions
+from deepnet.audit.check_ends import check_ends
+from deepnet.audit.check_inputs import check_inputs, eps_notes
+from deepnet.audit.check_sites import check_claimed_sites, check_unclaimed_sites, scale_notes
+from deepnet.audit.check_weights import check_weights, claimed_std, std_of
+from deepnet.audit.claims import Claim, chosen_ends, claim_stacks, end_claim
+from deepnet.audit.equivalence import equivalence
 from deepnet.audit.flow import Flow, trace_flow
 from deepnet.audit.inputs import Inputs, cast_inputs, input_tensors, likely_inputs
+from deepnet.audit.parameters import shared_names
 from deepnet.audit.report import AuditReport, Finding, RoleReport, SiteReport
 from deepnet.audit.roles import RoleMatrix, find_roles, unassigned_parameters
 from deepnet.audit.sites import MeasuredSite, measure_sites
 from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape, locate_stacks, shape_of
 from deepnet.audit.tape import Recorder, Tape
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import Ends, Init, ResidualScheme
+from deepnet.schemes.base import OptimizerFamily, ResidualScheme
 from deepnet.schemes.catalogue import load_scheme
 
 
@@ -33,6 +37,7 @@ class Located:
     flow: Flow
     stacks: list[LocatedStack]
     matrices: list[RoleMatrix]
+    attentions: list[Attention]
     shape: Shape
 
 
@@ -41,12 +46,14 @@ def audit(
     inputs: Tensor | Inputs | None = None,
     *,
     claims: str | ResidualScheme | None = None,
+    optimizer_family: OptimizerFamily = "adam",
 ) -> AuditReport:
     """Return where a Transformer's norms, scales and roles are, measured, and how they differ from a claimed scheme.
 
     `inputs` are the arguments of one call, by default some that Transformers usually take. `model` should be freshly
     initialised where `claims` is given; a copy of it is run in evaluation mode. Without `claims` only what is wrong
-    under every scheme is a finding. Raises ConfigError where the model cannot be run.
+    under every scheme is a finding. `optimizer_family` is that of the optimiser which will train the model, where the
+    claimed coefficients depend on it. Raises ConfigError where the model cannot be run.
     """
     scheme = load_scheme(claims) if isinstance(claims, str) else claims
     tried, tape = _run(model, (inputs,) if isinstance(inputs, Tensor) else inputs)
@@ -54,12 +61,20 @@ def audit(
     accepted, unknown = (
         ([], [])
         if scheme is None
-        else claim_stacks(scheme, located.stacks, located.shape, chosen_ends(model))
+        else claim_stacks(
+            scheme,
+            located.stacks,
+            located.shape,
+            ends=chosen_ends(model),
+            optimizer_family=optimizer_family,
+        )
     )
+    found, notes = _findings(located, accepted, claimed=scheme is not None)
     return AuditReport(
         sites=[_site_report(s, site, located) for s in located.stacks for site in s.sites],
         roles=[_role_report(matrix, accepted) for matrix in located.matrices],
-        findings=_findings(located, accepted, claimed=scheme is not None),
+        findings=found,
+        notes=notes,
         not_located=[*tried, *unknown, *_not_located(model, located, accepted)],
     )
 
@@ -71,14 +86,15 @@ def locate(tape: Tape) -> Located:
     sites, attentions = measure_sites(flow), find_attentions(flow)
     matrices = find_roles(flow, sites, attentions)
     stacks = locate_stacks(flow, sites, matrices, attentions)
-    return Located(flow, stacks, matrices, shape_of(stacks, matrices, attentions))
+    return Located(flow, stacks, matrices, attentions, shape_of(stacks, matrices, attentions))
 
 
 def record(model: nn.Module, inputs: Inputs, dtype: torch.dtype) -> Tape:
     """Return the tape of one run of a copy of the model in evaluation mode and that type."""
+    names = shared_names(model)  # before the copy, which may part what is one
     model = copy.deepcopy(model).to(device="cpu", dtype=dtype).eval()
     inputs = cast_inputs(inputs, dtype)
-    recorder = Recorder(model, input_tensors(inputs))
+    recorder = Recorder(model, input_tensors(inputs), names=names)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _without_fused_layers(), recorder:
         returned = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
     return Tape(recorder.operations, [recorder.value(one) for one in _tensors(returned)])
@@ -125,16 +141,26 @@ def _tensors(returned: Any) -> list[Tensor]:
     )
 
 
-def _findings(located: Located, claims: list[Claim], *, claimed: bool) -> list[Finding]:
-    if not claimed:
-        return [finding for stack in located.stacks for finding in check_unclaimed_sites(stack)]
+@torch.no_grad()
+def _findings(
+    located: Located, claims: list[Claim], *, claimed: bool
+) -> tuple[list[Finding], list[Finding]]:
+    """Return what is wrong, and what is only written in another form."""
     found: list[Finding] = []
+    notes: list[Finding] = []
+    for stack in located.stacks if not claimed else ():
+        found += check_unclaimed_sites(stack, located.matrices)
     for claim in claims:
-        found += check_claimed_sites(claim, located.shape)
-        found += check_weights(claim, located.matrices, located.shape)
-    if claims:
-        found += check_vocabulary(claims[-1], located.matrices, located.shape)
-    return found
+        weights = check_weights(claim, located.matrices, located.shape)
+        judged = equivalence(claim, located.flow, located.matrices, located.attentions, weights)
+        off, made_up = judged.split()
+        found += [*check_claimed_sites(judged, located.shape), *off]
+        if not claim.has_own_stream:
+            found += check_inputs(judged)
+            made_up += scale_notes(judged, located.shape)
+            made_up += eps_notes(judged, located.flow)
+        notes += made_up
+    return [*found, *check_ends(claims, located.matrices)], notes
 
 
 def _site_report(stack: LocatedStack, site: LocatedSite, located: Located) -> SiteReport:
@@ -152,20 +178,13 @@ def _site_report(stack: LocatedStack, site: LocatedSite, located: Located) -> Si
 def _role_report(matrix: RoleMatrix, claims: list[Claim]) -> RoleReport:
     inits = [init for claim in claims if (init := claim.init(matrix)) is not None]
     if claims and matrix.site is None:
-        inits = [_end_init(matrix, claims[-1].plan.ends)]
+        inits = [end_claim(claims, matrix).end_init(matrix)]
     return RoleReport(
         where=matrix.where,
         role=matrix.role,
         std=std_of(matrix.weight),
         expected=claimed_std(matrix, inits[0]) if inits else None,
     )
-
-
-def _end_init(matrix: RoleMatrix, ends: Ends) -> Init:
-    """Return how a table is drawn; rows of unit length are measured as they are used."""
-    if ends.unit_rows and matrix.role != "position":
-        return Init("normal", matrix.weight.shape[1] ** -0.5)
-    return ends.init[matrix.role]
 
 
 def _not_located(model: nn.Module, located: Located, claims: list[Claim]) -> Iterator[str]:
@@ -197,6 +216,7 @@ def _matrices_without_role(model: nn.Module, located: Located) -> Iterator[str]:
     unassigned = unassigned_parameters(located.flow, located.matrices)
     yield from (f"the role of {name}" for name in unassigned)
     known = {matrix.parameter for matrix in located.matrices} | set(unassigned)
+    names = shared_names(model)
     for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2 and name not in known:
+        if parameter.dim() >= 2 and names[name] not in known:
             yield f"a use of {name} by these inputs"

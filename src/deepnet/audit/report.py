@@ -41,11 +41,15 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Everything an audit located, found and could not tell."""
+    """Everything an audit located, found and could not tell.
+
+    Notes are differences that leave the claimed function what it is, or nearly: their sizes are in them.
+    """
 
     sites: list[SiteReport]
     roles: list[RoleReport]
     findings: list[Finding]
+    notes: list[Finding]
     not_located: list[str]
 
     def to_dict(self) -> dict[str, Any]:

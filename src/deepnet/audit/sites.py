@@ -145,6 +145,11 @@ def _is_normed_first(flow: Flow, one: Sum) -> bool:
     return bool(events) and "product" not in events
 
 
+def first_norms(flow: Flow, value: Value) -> Iterator[Operation]:
+    """Yield the norms that read a stream."""
+    return (operation for operation in _readers(flow, value, None) if operation in flow.normed)
+
+
 def events_after(flow: Flow, value: Value) -> set[str]:
     """Return what a stream meets first: a "norm", a "product", a "sum" or another "function"."""
     readers = list(_readers(flow, value, None))

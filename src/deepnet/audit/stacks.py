@@ -12,6 +12,7 @@ from deepnet.audit.tape import Value
 from deepnet.schemes.base import Architecture
 
 Kind = Literal["self", "cross", "merged", "ffn", "parallel", "other"]
+Tying = Literal["all", "decoder", "none"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class LocatedStack:
     name: str
     sites: list[LocatedSite]
     final_norm: bool
+    tables: frozenset[str]
+    """Names of the embeddings that its stream is looked up in."""
 
     @property
     def num_layers(self) -> int:
@@ -49,8 +52,8 @@ class Shape:
     d_model: int
     ffn_dim: int
     num_heads: int
-    tied: bool
-    """Whether the vocabulary projection has an embedding's rows."""
+    tying: Tying
+    """Which of the embeddings and the vocabulary projection show the same memory."""
 
 
 def locate_stacks(
@@ -81,7 +84,6 @@ def shape_of(
     }
     width = stacks[0].sites[0].measured.sum.output.width if stacks else 0
     inner = [matrix.weight.shape[0] for matrix in matrices if matrix.role == "fc1"]
-    tables = {matrix.parameter for matrix in matrices if matrix.role == "embedding"}
     sizes = [attention.head_size for attention in attentions]
     return Shape(
         architecture=names.get(tuple(sorted(layers))),
@@ -90,8 +92,17 @@ def shape_of(
         d_model=width,
         ffn_dim=inner[0] if inner else 0,
         num_heads=width // sizes[0] if sizes else 1,
-        tied=any(m.parameter in tables for m in matrices if m.role == "vocabulary"),
+        tying=_tying(stacks, matrices),
     )
+
+
+def _tying(stacks: list[LocatedStack], matrices: list[RoleMatrix]) -> Tying:
+    """Return which stacks' embeddings the vocabulary projection has the rows of."""
+    tables = {matrix.parameter for matrix in matrices if matrix.role == "embedding"}
+    shared = {m.parameter for m in matrices if m.role == "vocabulary"} & tables
+    if not shared:
+        return "none"
+    return "all" if all(shared & (stack.tables or tables) for stack in stacks) else "decoder"
 
 
 def _nearest_sums(flow: Flow, value: Value) -> Iterator[Value]:
@@ -154,7 +165,13 @@ def _stack(
     if final:
         last = sites[-1]
         sites[-1] = replace(last, norms=replace(last.norms, post=False))
-    return LocatedStack(name, sites, final)
+    return LocatedStack(name, sites, final, _tables(flow, chain[0].sum.fork))
+
+
+def _tables(flow: Flow, start: Value) -> frozenset[str]:
+    """Return the names of the embeddings whose rows a stream starts as."""
+    rows = (flow.embeddings[value] for value in flow.origins(start) if value in flow.embeddings)
+    return frozenset(name for table in rows if (name := flow.learned(table)) is not None)
 
 
 def _ends_with_final_norm(flow: Flow, sites: list[LocatedSite]) -> bool:

@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 _Key = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+_Place = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Size, stride and offset of a view in its memory."""
 
 
 @dataclass(eq=False)
@@ -59,7 +61,8 @@ class Operation:
     def run(self, changed: Mapping[Value, Tensor]) -> list[Tensor]:
         """Return the results with some inputs replaced; nothing recorded is written to."""
         if self.function is None:
-            return [value.tensor for value in self.outputs]
+            old, new = (changed.get(value, value.tensor) for value in self.inputs)
+            return [_overwritten(old, new, **self.options)]
 
         def given(value: Value) -> Tensor:
             tensor = changed.get(value, value.tensor)
@@ -95,10 +98,12 @@ class Tape:
 class Recorder(TorchDispatchMode):
     """Records every operation under it; tensors are told apart by the memory they show, so views are found again."""
 
-    def __init__(self, model: nn.Module, inputs: Iterable[Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Iterable[Tensor], *, names: Mapping[str, str]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
-        self._parameters = {_memory(p): name for name, p in model.named_parameters()}
+        self._parameters = {_memory(p): names[name] for name, p in model.named_parameters()}
         self._values: dict[_Key, Value] = {}
         self._shown: dict[int, dict[_Key, Tensor]] = {}
         for tensor in inputs:
@@ -159,7 +164,8 @@ class Recorder(TorchDispatchMode):
         new = self.value(tensor)
         for key, view in list(self._shown[_memory(tensor)].items()):
             if self._values[key] is not new:
-                operation = self._append(None, (self._values[key], new), {})
+                places = {"shown": _place(view), "written": _place(tensor)}
+                operation = self._append(None, (self._values[key], new), places)
                 self._add_output(operation, view)
 
 
@@ -170,6 +176,22 @@ def _key(tensor: Tensor) -> _Key:
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _place(tensor: Tensor) -> _Place:
+    return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+
+
+def _overwritten(old: Tensor, new: Tensor, *, shown: _Place, written: _Place) -> Tensor:
+    """Return what a view at the place `shown`, which was `old`, shows after `new` is at the place `written`."""
+    last = max(
+        offset + sum(n * s for n, s in zip(*at, strict=True)) for *at, offset in (shown, written)
+    )
+    memory = new.new_empty(last + 1)
+    if 0 not in shown[1]:  # an expanded view shows a number several times
+        memory.as_strided(*shown).copy_(old)
+    memory.as_strided(*written).copy_(new)
+    return memory.as_strided(*shown).clone()
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -45,6 +45,7 @@ class Attention(nn.Module):
     def __init__(self, *, fused: bool, causal: bool = False) -> None:
         super().__init__()
         self.causal = causal
+        self.multiplier: float | None = None
         self.a = nn.ModuleList([nn.Linear(D, 3 * D)] if fused else [nn.Linear(D, D) for _ in "qkv"])
         self.b = nn.Linear(D, D)
 
@@ -55,7 +56,7 @@ class Attention(nn.Module):
         else:
             q, k, v = self.a[0](x), self.a[1](memory), self.a[2](memory)
         q, k, v = (h.view(*h.shape[:2], HEADS, -1).transpose(1, 2) for h in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.multiplier)
         return self.b(y.transpose(1, 2).flatten(2))
 
     def parts(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -135,6 +136,7 @@ class Model(nn.Module):
                     branches.append(Attention(fused=False))
                 branches.append(FeedForward(gated=gated))
                 self.stacks[stack].extend(Site(one, combine, norm()) for one in branches)
+        self.final = nn.Identity()
         self.table = nn.Embedding(VOCABULARY, D)
         self.last = nn.Linear(D, VOCABULARY, bias=False)
         nn.init.normal_(self.table.weight, std=D**-0.5)
@@ -149,7 +151,7 @@ class Model(nn.Module):
         for site in self.stacks["decoder"]:
             crosses = isinstance(site.branch, Attention) and not site.branch.causal and memory
             x = site(x, *memory) if crosses else site(x)
-        return self.last(x)
+        return self.last(self.final(x))
 
     def parts(self, stack: str) -> list[dict[str, tuple[Tensor, Tensor]]]:
         return [site.branch.parts() for site in self.stacks[stack]]
@@ -298,6 +300,33 @@ def constant_alpha(shape: Shape) -> Model:
     return draw(model, shape.beta)
 
 
+def scores_as_they_are(shape: Shape) -> Model:
+    """Attention without 1/sqrt(d_head), as T5 has it, but with queries drawn as if it were there."""
+    model = correct(shape)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.multiplier = 1.0
+    return model
+
+
+def plain_pre_norm(shape: Shape, *, final: bool = True) -> Model:
+    """A Pre-LN of one stack."""
+    model = Model(shape, encoder=pre(1.0), decoder=pre(1.0))
+    model.final = nn.LayerNorm(D) if final else nn.Identity()
+    return draw(model, lambda stack: 1.0)
+
+
+def without_final_norm(shape: Shape) -> Model:
+    """A Pre-LN whose output is not normed."""
+    return plain_pre_norm(shape, final=False)
+
+
+def open_rezero(shape: Shape) -> Model:
+    """x + f(x), where a trained number before f should start at 0."""
+    plain: Combine = lambda x, norm, f: x + f(x)  # noqa: E731
+    return draw(Model(shape, encoder=plain, decoder=plain), lambda stack: 1.0)
+
+
 # The matrix -----------------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +340,7 @@ class Defect:
     shape: Shape
     where: str
     says: str
+    claims: str = "deepnorm"
 
 
 DEFECTS = (
@@ -340,4 +370,12 @@ DEFECTS = (
            "decoder, v", "(8L)^(+1/4), the sign"),
     Defect("Mix-LN, LayerNorm-Scaling", "alpha 2.828 at every depth", constant_alpha, Shape(0, 6),
            "decoder, all 12 sites", "of 32 layers"),
+    Defect("planted", "attention scores without 1/sqrt(d_head)", scores_as_they_are, Shape(6, 6),
+           "decoder, 6 of 6 self sites", "scores are multiplied"),
+    Defect("planted", "norms not divided by the root of the layer", plain_pre_norm, Shape(0, 6),
+           "decoder, 5 of 6 self sites", "is another multiple of the norm", "layernorm_scaling"),
+    Defect("planted", "no norm at the end of Pre-LN", without_final_norm, Shape(0, 6),
+           "decoder, 1 of 12 sites", "no norm after the last site", "pre_ln"),
+    Defect("planted", "ReZero's numbers start at 1", open_rezero, Shape(6, 0),
+           "encoder, all 12 sites", "the branch's scale is another", "rezero"),
 )  # fmt: skip

@@ -40,7 +40,7 @@ def test_a_model_without_findings_ends_with_0_and_one_with_findings_with_1():
 
 def test_the_json_is_of_the_promised_form():
     report = json.loads(run("audited_factories:wrong", "--claims", "deepnorm", "--json").stdout)
-    assert list(report) == ["sites", "roles", "findings", "not_located"]
+    assert list(report) == ["sites", "roles", "findings", "notes", "not_located"]
     assert set(report["sites"][0]) == {"where", "norm", "skip", "branch"}
     assert set(report["roles"][0]) == {"where", "role", "std", "expected"}
     assert set(report["findings"][0]) == {"where", "what", "measured", "expected"}

@@ -11,7 +11,7 @@ import deepnet
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: f"{one.package}: {one.mistake}")
 def test_a_published_mistake_is_found(defect: Defect):
     report = deepnet.audit(
-        defect.build(defect.shape), defects.inputs(defect.shape), claims="deepnorm"
+        defect.build(defect.shape), defects.inputs(defect.shape), claims=defect.claims
     )
     assert any(finding.where.startswith(defect.where) for finding in report.findings)
     assert [f for f in report.findings if defect.says not in f.what] == []  # of nothing else

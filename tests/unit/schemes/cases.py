@@ -29,8 +29,8 @@ from equations import (
     sub_ln,
 )
 
-from deepnet.audit.scheme_case import SchemeCase, gained, glorot_std
 from deepnet.schemes.base import Policy
+from deepnet.testing import SchemeCase, gained, glorot_std
 
 
 def num_stacks(config):

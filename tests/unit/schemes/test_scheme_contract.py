@@ -6,7 +6,10 @@ import cases
 import equations
 import pytest
 
-from deepnet.audit.scheme_checks import (
+from deepnet.errors import SchemeError
+from deepnet.schemes.base import Policy
+from deepnet.schemes.catalogue import list_schemes
+from deepnet.testing.scheme_checks import (
     CHECKS,
     check_coefficients,
     check_equation,
@@ -15,8 +18,6 @@ from deepnet.audit.scheme_checks import (
     check_parameter_count,
     check_policies,
 )
-from deepnet.schemes.base import Policy
-from deepnet.schemes.catalogue import list_schemes
 
 _DEEPNORM = next(case for case in cases.CASES if case.name == "deepnorm")
 
@@ -84,5 +85,5 @@ def test_an_expression_that_is_wrong_of_one_stack_alone_is_found(architecture, s
     ],
 )
 def test_a_wrong_claim_is_found(check, wrong):
-    with pytest.raises(AssertionError):
+    with pytest.raises(SchemeError):
         check(replace(_DEEPNORM, **wrong))

@@ -1,4 +1,4 @@
-"""What is claimed of a residual scheme, in terms that can be checked: one row of the scheme tests' table."""
+"""What is claimed of a residual scheme, in terms that can be checked: one row of a table of schemes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +14,13 @@ from deepnet.transformer.models import TransformerConfig
 from deepnet.transformer.residual import Residual
 from deepnet.transformer.stacks import Stack, StackEnds
 
-SIZES = {"d_model": 64, "ffn_dim": 128, "num_heads": 4, "vocab_size": 200, "dropout": 0.0}
+SIZES: dict[str, Any] = {
+    "d_model": 64,
+    "ffn_dim": 128,
+    "num_heads": 4,
+    "vocab_size": 200,
+    "dropout": 0.0,
+}
 """The sizes at which initialisation and parameter counts are claimed; every stack has 4 layers."""
 
 
