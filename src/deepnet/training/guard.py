@@ -4,26 +4,28 @@ Four kinds of trouble, told apart by thresholds that were fixed on real text (do
 
     nan        the loss or the gradient is not finite
     spike      an update stands out: its loss, its gradient norm or the input of a norm leaves the range of the last 50
-    explosion  ten updates in a row stand out, the median of 50 losses is 1.5 nats above its lowest, or one update
-               changed the output by as much as there was of it
+    explosion  ten updates in a row stand out, the median of 50 losses is above its lowest by as much as losses differed
+               then, or one update changed the output by as much as there was of it
     plateau    for ten updates almost no gradient has reached some layer of the last stack: the loss levels off at word
                frequencies, DeepNet's "spurious local optimum" (arXiv 2203.00555, section 3)
 
-It decides from numbers that are the same on every rank, and by nothing else.
+It decides from numbers that are the same on every rank, and by nothing else. No limit has a unit: each is made of what
+the run itself has shown, so that a loss of any scale, or with any constant added, is judged the same.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from deepnet.config import Section
-from deepnet.probes.place import Place
+from deepnet.probes.place import OUTPUT, Place
 from deepnet.training.history import REMEMBERED, History
 from deepnet.training.signals import Signals, Watched
-from deepnet.training.trouble import Kind, describe, find_place
+from deepnet.training.signs import Sign, forward_rank, not_finite, standing_out
+from deepnet.training.trouble import Kind, blame, describe
 
 Lasting = Literal["off", "warn", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
 NotFinite = Literal["skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
@@ -36,6 +38,10 @@ SUSTAINED = 10
 """Updates in a row that make a sign more than an accident."""
 _FIRST = 16
 """Updates before the first comparison: a run's first ones differ among themselves."""
+_FALLEN = 0.05
+"""Part of all that the loss has fallen which is its spread at least: a loss that has come to rest has none."""
+_ROUNDING = 1e-5
+"""Part of the loss which is its spread at least."""
 
 
 class GuardConfig(Section):
@@ -54,8 +60,9 @@ class GuardConfig(Section):
     """A loss or gradient that is not finite."""
     spike_ratio: Annotated[float, Field(gt=1)] = 4.0
     """A gradient norm, or an input of a norm, this many times the largest of the last 50 updates stands out."""
-    spike_rise: Annotated[float, Field(gt=0)] = 1.5
-    """Nats of loss above the highest of the last 50 updates that stand out, above the lowest that are an explosion."""
+    spike_rise: Annotated[float, Field(gt=0)] = 1.0
+    """A loss stands out this many spreads (highest less lowest of the last 50) above the highest, and is an explosion
+    where the median of 50 is as far above its lowest."""
     vanishing_ratio: Annotated[float, Field(gt=0, lt=1)] = 1e-4
     """The gradient vanishes where the norm of a layer of the last stack is less than this part of the largest there."""
     largest_step_update: Annotated[float, Field(gt=0)] = 1.0
@@ -94,6 +101,10 @@ class Verdict:
     where: Place | None
     """The layer and site that went first, and the role where it is known."""
     message: str
+    sign: Sign
+    """What was measured, and the limit that it passed."""
+    found_by: str
+    """How the place was found."""
     is_new: bool = True
     """False while an incident goes on that has been reported."""
 
@@ -119,6 +130,10 @@ class GuardMemory:
     """Updates in a row, up to the latest, whose gradient vanished in some layer."""
     lowest_loss: float | None = None
     """The lowest median of 50 losses."""
+    lowest_spread: float | None = None
+    """The spread of those 50."""
+    highest_loss: float | None = None
+    """The highest median of 50 losses."""
     last_seen: dict[str, int] = field(default_factory=dict)
     """The latest step at which a kind of trouble was seen."""
     good_steps: list[int] = field(default_factory=list)
@@ -129,35 +144,62 @@ class Guard:
     """Judges each update by the ones before it, the last 50 of which it keeps."""
 
     def __init__(
-        self, config: GuardConfig, *, parameters: Sequence[Watched], norm_inputs: Sequence[Place]
+        self,
+        config: GuardConfig,
+        *,
+        parameters: Sequence[Watched],
+        norm_inputs: Sequence[Place],
+        norm_sources: Mapping[Place, Place] | None = None,
     ) -> None:
         self.config = config
-        self.history = History(parameters=parameters, norm_inputs=norm_inputs)
+        self.history = History(
+            parameters=parameters, norm_inputs=norm_inputs, norm_sources=norm_sources
+        )
         self.memory = GuardMemory()
 
     def judge(self, signals: Signals) -> Verdict | None:
         """Return what is wrong with an update that is not applied yet, None where nothing is; remember it."""
-        kind = self._kind(signals)
-        verdict = None if kind is None else self._verdict(kind, signals)
+        trouble = self._trouble(signals)
+        verdict = None if trouble is None else self._verdict(*trouble, signals)
         is_skipped = verdict is not None and verdict.action == "skip"
-        self.memory.skipping = kind if is_skipped else None
+        self.memory.skipping = verdict.kind if verdict is not None and is_skipped else None
         is_outlier = verdict is not None and not verdict.applies
         self.history.append(signals, is_outlier=is_outlier)
         self._remember_loss()
         return verdict
 
-    def judge_model_update(self, step: int, step_update: float) -> Verdict | None:
-        """Return what is wrong with an applied update that changed the output by that part of what it was."""
-        if step_update <= self.config.largest_step_update:
+    def judge_model_update(
+        self, step: int, step_update: float, *, layers: Mapping[Place, float] | None = None
+    ) -> Verdict | None:
+        """Return what is wrong with an applied update that changed the output by that part of what it was.
+
+        `layers` says the same of the layers' outputs, where this process has measured them.
+        """
+        limit = self.config.largest_step_update
+        if step_update <= limit:
             return None
         action = self._allowed(self.config.explosion)
         if action == "off" or (self._note_seen("explosion", step) and action == "warn"):
             return None
-        message = (
-            f"one update changed the model's output by {step_update:.2g} times what it was "
-            f"(guard.largest_step_update = {self.config.largest_step_update:g})"
+        changed = [place for place, change in (layers or {}).items() if not change <= limit]
+        sign = Sign(
+            name="step_update",
+            value=step_update,
+            limit=limit,
+            place=min(changed, key=forward_rank, default=OUTPUT),
+            measure="change of the model's output by one update, in parts of what it was",
+            limit_from="guard.largest_step_update",
         )
-        return Verdict(kind="explosion", action=action, where=None, message=message)
+        how = "the first layer, in forward order, whose output this update changed by more than the limit"
+        return Verdict(
+            kind="explosion",
+            action=action,
+            where=sign.place,
+            message=f"one update changed the model's output by {step_update:.2g} times what it was "
+            f"(guard.largest_step_update = {limit:g})",
+            sign=sign,
+            found_by=how if changed else "no layer's output changed by more than the limit",
+        )
 
     def back_to(self, step: int) -> int:
         """Return the step of the checkpoint to go back to from trouble at `step`."""
@@ -183,31 +225,34 @@ class Guard:
             self.config.warmup_factor if lengthens else 1.0
         )
 
-    def _kind(self, signals: Signals) -> Kind | None:
+    def _trouble(self, signals: Signals) -> tuple[Kind, Sign] | None:
         memory = self.memory
-        stands_out = not signals.is_finite or self._stands_out(signals)
-        memory.num_outliers = memory.num_outliers + 1 if stands_out else 0
-        shares = self.history.layer_shares(signals).values()
-        vanishes = any(share < self.config.vanishing_ratio for share in shares)
+        found = not_finite(signals) or self._standing_out(signals)
+        memory.num_outliers = memory.num_outliers + 1 if found else 0
+        share = self._smallest_share(signals)
+        vanishes = share is not None and share.value < self.config.vanishing_ratio
         memory.num_vanishing = memory.num_vanishing + 1 if vanishes else 0
-        if 0 < memory.num_outliers < SUSTAINED:
-            return "spike" if signals.is_finite else "nan"
-        if stands_out or self._is_high():
-            return "explosion"
-        return "plateau" if memory.num_vanishing >= SUSTAINED else None
+        if found and memory.num_outliers < SUSTAINED:
+            return ("spike" if signals.is_finite else "nan"), found
+        if high := found or self._high_level():
+            return "explosion", high
+        return ("plateau", share) if share and memory.num_vanishing >= SUSTAINED else None
 
-    def _verdict(self, kind: Kind, signals: Signals) -> Verdict | None:
+    def _verdict(self, kind: Kind, sign: Sign, signals: Signals) -> Verdict | None:
         action = self.config.action(kind)
         if not signals.is_finite and action in ("off", "warn"):
             action = "stop"  # an explosion of updates that are not finite
         action = self._allowed(action)
         if action == "off" or (self._note_seen(kind, signals.step) and action == "warn"):
             return None
+        blamed = blame(sign, signals, self.history)
         return Verdict(
             kind=kind,
             action=action,
-            where=find_place(kind, signals, self.history),
-            message=describe(kind, signals, self.history),
+            where=blamed.place,
+            message=describe(sign, signals, self.history),
+            sign=sign,
+            found_by=blamed.found_by,
             is_new=action != "skip" or self.memory.skipping != kind,
         )
 
@@ -221,28 +266,70 @@ class Guard:
         self.memory.last_seen[kind] = step
         return earlier is not None and step - earlier < REMEMBERED
 
-    def _stands_out(self, signals: Signals) -> bool:
+    def _standing_out(self, signals: Signals) -> Sign | None:
         if len(self.history.normal()) < _FIRST:
-            return False
-        config, highest = self.config, self.history.highest()
-        return (
-            signals.loss > highest.loss + config.spike_rise
-            or signals.gradient_norm > highest.gradient_norm * config.spike_ratio
-            or bool((signals.norm_inputs > highest.norm_inputs * config.spike_ratio).any())
+            return None
+        config = self.config
+        return standing_out(
+            signals,
+            self.history,
+            ratio=config.spike_ratio,
+            rise=config.spike_rise,
+            spread=self._spread(),
         )
 
-    def _is_high(self) -> bool:
+    def _spread(self) -> float:
+        """Return how far the losses of the last updates lie apart, or at least a part of what the run has shown."""
+        first, last, highest = (
+            self.memory.highest_loss,
+            self.memory.lowest_loss,
+            self.history.highest(),
+        )
+        fallen = 0.0 if first is None or last is None else first - last
+        return max(highest.loss_spread, _FALLEN * fallen, _ROUNDING * abs(highest.loss))
+
+    def _high_level(self) -> Sign | None:
         lowest, latest = self.memory.lowest_loss, self._latest_loss()
-        return (
-            lowest is not None and latest is not None and latest > lowest + self.config.spike_rise
+        if lowest is None or latest is None:
+            return None
+        spread = self.memory.lowest_spread or self._spread()
+        limit = lowest + self.config.spike_rise * spread
+        if latest <= limit:
+            return None
+        return Sign(
+            name="loss_level",
+            value=latest,
+            limit=limit,
+            measure=f"median of {REMEMBERED} losses",
+            limit_from=f"{self.config.spike_rise:g} times the spread {spread:.3g} of the {REMEMBERED} updates in which "
+            f"it was lowest, {lowest:.4g}, above that",
+        )
+
+    def _smallest_share(self, signals: Signals) -> Sign | None:
+        shares = self.history.layer_shares(signals)
+        if not shares:
+            return None
+        layer = min(shares, key=lambda layer: shares[layer])
+        return Sign(
+            name="layer_gradient",
+            value=shares[layer],
+            limit=self.config.vanishing_ratio,
+            place=layer,
+            measure="gradient norm of the layer over the largest of its stack",
+            limit_from="guard.vanishing_ratio",
         )
 
     def _latest_loss(self) -> float | None:
-        if len(self.history.all()) < REMEMBERED:
+        losses = [signals.loss for signals in self.history.normal()]
+        if len(self.history.all()) < REMEMBERED or not losses:
             return None
-        return statistics.median(signals.loss for signals in self.history.normal())
+        return statistics.median(losses)
 
     def _remember_loss(self) -> None:
-        latest, lowest = self._latest_loss(), self.memory.lowest_loss
-        if latest is not None:
-            self.memory.lowest_loss = latest if lowest is None else min(lowest, latest)
+        latest, memory = self._latest_loss(), self.memory
+        if latest is None:
+            return
+        if memory.lowest_loss is None or latest < memory.lowest_loss:
+            memory.lowest_loss, memory.lowest_spread = latest, self._spread()
+        if memory.highest_loss is None or latest > memory.highest_loss:
+            memory.highest_loss = latest
