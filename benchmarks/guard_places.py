@@ -35,7 +35,8 @@ from deepnet.training.checkpoint import Trained
 from deepnet.training.config import OptimizerConfig
 from deepnet.training.distributed import Ranks
 from deepnet.training.examine import Examination
-from deepnet.training.guard import Guard, GuardConfig, Verdict
+from deepnet.training.guard import Guard, Verdict
+from deepnet.training.guard_config import GuardConfig
 from deepnet.training.optimizers import build_optimizer, plain_policies
 from deepnet.training.precision import resolve_precision
 from deepnet.training.probing import Probes
@@ -162,7 +163,7 @@ def _roles(name: str, site: str) -> dict[str, str]:
 def spoilt(x: Tensor) -> Tensor:
     """Return x with its first element not a number."""
     x = x.clone()
-    x.view(-1)[0] = torch.nan
+    x[(0,) * x.ndim] = torch.nan
     return x
 
 
@@ -216,7 +217,7 @@ class Subject:
         self, model: nn.Module, folder: Path, *, loss: Callable[..., Tensor] = loss
     ) -> None:
         self.model = model
-        ranks, precision = Ranks(), resolve_precision("float32", device=torch.device("cpu"))
+        ranks, precision = Ranks(), resolve_precision("fp32", device=torch.device("cpu"))
         self._inputs = NormInputs(model)
         guard = Guard(
             GuardConfig(spike="skip", nan="skip", plateau="off"),

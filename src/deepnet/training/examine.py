@@ -50,9 +50,9 @@ class Examination:
         found = blame_again(verdict.sign, trace, layout, signals=signals, history=self._history)
         if found is not None:
             verdict = replace(verdict, where=found.place, found_by=found.found_by)
-        elif verdict.sign.name == "not_finite" and trace.readings:
-            shown = f"{verdict.found_by}; computed again, everything was finite"
-            verdict = replace(verdict, found_by=shown)
+        if verdict.sign.name == "not_finite" and trace.readings and not _not_finite(trace, {}):
+            gone = f"{verdict.found_by}; computed again, everything was finite"
+            verdict = replace(verdict, found_by=gone)
         return verdict, evidence
 
 
@@ -82,7 +82,7 @@ def _table(trace: Trace, places: Mapping[str, Place]) -> dict[str, Any]:
 
 def _not_finite(trace: Trace, places: Mapping[str, Place]) -> Sequence[str]:
     return [
-        f"{event.moment} of {places[event.path]}"
+        f"{event.moment} of {places.get(event.path, event.path)}"
         for event, seen in trace.readings.items()
         if not seen.is_finite
     ]

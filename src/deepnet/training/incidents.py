@@ -18,7 +18,8 @@ from deepnet.record import (
 )
 from deepnet.training.batches import Position
 from deepnet.training.checkpoint import checkpoint_path, drop_checkpoints_after, load_checkpoint
-from deepnet.training.guard import GOES_BACK, Verdict
+from deepnet.training.guard import Verdict
+from deepnet.training.guard_config import GOES_BACK
 from deepnet.training.history import History
 from deepnet.training.session import Session
 from deepnet.training.state import Evidence, Outcome

@@ -31,7 +31,8 @@ from deepnet.training.checkpoint import (
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks
 from deepnet.training.examine import Examination
-from deepnet.training.guard import Guard, GuardConfig, Verdict
+from deepnet.training.guard import Guard, Verdict
+from deepnet.training.guard_config import GuardConfig
 from deepnet.training.incidents import forget_incidents, forget_later, respond
 from deepnet.training.interruption import Interruption
 from deepnet.training.memory import memory_shortage_explained
