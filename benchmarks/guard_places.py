@@ -2,20 +2,23 @@
 
     python benchmarks/guard_places.py --out results/guard_places
 
-Nine models of three layers a stack: six schemes of ours, GPT-2, BERT and T5. Each is trained for 20 updates; then, one
-update at a time and never applied, a fault stands in every module with a matrix, of every layer:
+Nine models of three layers a stack: six schemes of ours (two of them encoder-decoders, the others decoders alone), GPT-2,
+BERT and T5. Each is trained for 20 updates; then, one update at a time and never applied, a fault stands in every module
+with a matrix, of every layer:
 
     forward     one element of what the module returns is not a number
     backward    one element of the gradient of what it returns is not a number
     weight      the module's matrix is a thousand times as large
     branch      what the branch of a site returns is a thousand times as large
-    gradient    the gradient of what the module returns is a thousand times as large
+    gradient    the gradient of what the module returns is a thousand times as large; in the middle layer alone
 
-"once" means that the fault is gone when the guard computes the update again.
+"once" means that the fault is gone when the guard computes the update again; in the middle layer alone.
+With --models those of another run of it are kept.
 """
 
 import argparse
 import copy
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,10 +51,13 @@ from measuring import commit, device, versions
 
 SCHEMES = ("deepnorm", "post_ln", "pre_ln", "branchnorm", "rezero", "t_fixup")
 FAMILIES = ("gpt2", "bert", "t5")
+BOTH_STACKS = ("deepnorm", "t_fixup", "t5")
 LAYERS = 3
 SETTLING = 20
 IDS = 24
 FACTOR = 1e3
+MIDDLE = ("gradient", "forward, once", "backward, once")
+"""Faults that stand in the second layer alone."""
 HEAD = """# Where the guard says that a planted fault is
 
     python benchmarks/guard_places.py --out results/guard_places
@@ -68,14 +74,16 @@ Module = tuple[str, str]
 
 def ours(scheme: str, layers: int = LAYERS) -> Transformer:
     """Return a model of ours of that many layers a stack."""
+    both = scheme in BOTH_STACKS
     config = TransformerConfig(
-        encoder_layers=layers,
+        architecture="encoder_decoder" if both else "decoder_only",
+        encoder_layers=layers if both else 0,
         decoder_layers=layers,
         d_model=16,
         ffn_dim=32,
         num_heads=2,
         vocab_size=IDS + 1,
-        tie_embeddings="decoder",
+        tie_embeddings="decoder" if both else "all",
     )
     return Transformer(config, load_scheme(scheme, {}), optimizer_family="adam")
 
@@ -102,7 +110,7 @@ def make(name: str, layers: int = LAYERS) -> nn.Module:
 def loss(model: nn.Module, ids: Tensor) -> Tensor:
     """Return the mean cross-entropy of each next token."""
     if isinstance(model, Transformer):
-        logits = model(ids, None, ids)
+        logits = model(ids, None, ids if model.encoder is not None else None)
     elif model.config.model_type == "t5":
         logits = model(input_ids=ids, decoder_input_ids=ids).logits
     else:
@@ -139,7 +147,9 @@ def branches(name: str, layer: int) -> list[tuple[str, str, str]]:
         ]
     if name == "bert":
         return []  # its branches end inside modules that add and norm
-    sites = {"encoder": ("self", "ffn"), "decoder": ("self", "cross", "ffn")}
+    sites: dict[str, tuple[str, ...]] = {"decoder": ("self", "ffn")}
+    if name in BOTH_STACKS:
+        sites = {"encoder": ("self", "ffn"), "decoder": ("self", "cross", "ffn")}
     kinds = {"self": "SelfAttention", "cross": "EncDecAttention", "ffn": "DenseReluDense"}
     pattern = "{stack}.layers.{n}.sublayers.{site}.branch"
     if name == "t5":
@@ -308,7 +318,7 @@ def cells(name: str, folder: Path) -> Iterator[Cell]:
         for path, place in modules(name, layer):
             module = subject.model.get_submodule(path)
             for fault, planting in _faults(module).items():
-                if fault.endswith("once") and layer != 2:
+                if fault in MIDDLE and layer != 2:
                     continue
                 with planting:
                     yield _cell(name, fault, place, subject.judge())
@@ -397,7 +407,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
-    found: list[Cell] = []
+    path = options.out / "cells.json"
+    earlier = json.loads(path.read_text())["cells"] if path.exists() else []
+    found = [Cell(**one) for one in earlier if one["model"] not in options.models]
     for name in options.models:
         found += cells(name, options.out)
         print(
@@ -409,7 +421,7 @@ def main() -> None:
         )
         where = {"device": device(), "versions": versions(), "commit": commit()}
         cells_found = [asdict(cell) for cell in found]
-        write_json(options.out / "cells.json", {**where, "cells": cells_found}, indent=None)
+        write_json(path, {**where, "cells": cells_found}, indent=None)
         (options.out / "table.md").write_text(HEAD + table(found))
 
 

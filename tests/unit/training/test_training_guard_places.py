@@ -37,9 +37,9 @@ def of_layer(name, layer, place):
 
 CELLS = [
     ("deepnorm", 1, "encoder.1.ffn.fc2"),
-    ("pre_ln", 2, "decoder.2.cross.k"),
+    ("t_fixup", 2, "decoder.2.cross.k"),
     ("rezero", 1, "decoder.1.self.out"),
-    ("rezero", 2, "encoder.2.self.q"),
+    ("pre_ln", 2, "decoder.2.self.q"),
     ("gpt2", 1, "decoder.1.ffn.fc1"),
     ("gpt2", 2, "decoder.2.self.qkv"),
     ("bert", 2, "encoder.2.self.k"),
@@ -57,7 +57,7 @@ def test_a_nan_in_an_activation_or_its_gradient_is_found(subject, name, layer, p
 
 @pytest.mark.parametrize(
     ("name", "layer", "place"),
-    [("deepnorm", 1, "encoder.1.ffn.fc2"), ("pre_ln", 2, "encoder.2.self.v"),
+    [("deepnorm", 1, "encoder.1.ffn.fc2"), ("pre_ln", 2, "decoder.2.self.v"),
      ("rezero", 2, "decoder.2.ffn.fc1"), ("bert", 1, "encoder.1.ffn.fc2")],
 )  # fmt: skip
 def test_a_matrix_that_is_a_thousand_times_too_large_is_found(subject, name, layer, place):
@@ -69,8 +69,8 @@ def test_a_matrix_that_is_a_thousand_times_too_large_is_found(subject, name, lay
 
 @pytest.mark.parametrize("place", ["decoder.1.cross.k", "encoder.2.ffn.fc1"])
 def test_a_gradient_that_grows_a_thousandfold_in_one_module_is_found(subject, place):
-    one = subject("pre_ln")
-    path = of_layer("pre_ln", int(place.split(".")[1]), place)
+    one = subject("deepnorm")
+    path = of_layer("deepnorm", int(place.split(".")[1]), place)
     with planted(one.model.get_submodule(path), enlarged, backward=True):
         verdict = one.judge()
     assert (verdict.sign.name, str(verdict.where)) == ("gradient_norm", place)
@@ -79,17 +79,18 @@ def test_a_gradient_that_grows_a_thousandfold_in_one_module_is_found(subject, pl
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", ["pre_ln", "deepnorm"])
 def test_a_nan_that_does_not_come_again_is_found_by_what_it_left(subject, name, backward):
-    one, place = subject(name), "encoder.1.ffn.fc1"
+    one, stack = subject(name), "encoder" if name == "deepnorm" else "decoder"
+    place = f"{stack}.1.ffn.fc1"
     module = one.model.get_submodule(of_layer(name, 1, place))
     with planted(module, spoilt, backward=backward, once=True):
         verdict = one.judge()
-    assert str(verdict.where).startswith("encoder.1.ffn")
+    assert str(verdict.where).startswith(f"{stack}.1.ffn")
     assert "computed again, everything was finite" in verdict.found_by
 
 
 def test_a_forward_nan_that_does_not_come_again_names_nothing_without_norms(subject):
     one = subject("rezero")
-    module = one.model.get_submodule(of_layer("rezero", 1, "encoder.1.ffn.fc1"))
+    module = one.model.get_submodule(of_layer("rezero", 1, "decoder.1.ffn.fc1"))
     with planted(module, spoilt, backward=False, once=True):
         assert one.judge().where is None
 
