@@ -2,9 +2,9 @@
 
     python benchmarks/guard_places.py --out results/guard_places
 
-Nine models of three layers a stack: six schemes of ours (two of them encoder-decoders, the others decoders alone), GPT-2,
-BERT and T5. Each is trained for 20 updates; then, one update at a time and never applied, a fault stands in every module
-with a matrix, of every layer:
+Nine models of three layers a stack: six schemes of ours (two of them encoder-decoders, the others decoders alone),
+GPT-2, BERT and T5. Each is trained for 20 updates; then, one update at a time and never applied, a fault stands in
+every module with a matrix, of every layer:
 
     forward     one element of what the module returns is not a number
     backward    one element of the gradient of what it returns is not a number
@@ -23,6 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
 
+from deepnet.pipeline.run import follow_update
 from deepnet.record import RunFolder, write_json
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate
@@ -85,7 +87,8 @@ def ours(scheme: str, layers: int = LAYERS) -> Transformer:
         vocab_size=IDS + 1,
         tie_embeddings="decoder" if both else "all",
     )
-    return Transformer(config, load_scheme(scheme, {}), optimizer_family="adam")
+    options = {"T": SETTLING // 2} if scheme == "branchnorm" else {}  # no branches at its beginning
+    return Transformer(config, load_scheme(scheme, options), optimizer_family="adam")
 
 
 def huggingface(family: str, layers: int = LAYERS) -> nn.Module:
@@ -226,7 +229,7 @@ class Subject:
     def __init__(
         self, model: nn.Module, folder: Path, *, loss: Callable[..., Tensor] = loss
     ) -> None:
-        self.model = model
+        self.model, is_ours = model, isinstance(model, Transformer)
         ranks, precision = Ranks(), resolve_precision("fp32", device=torch.device("cpu"))
         self._inputs = NormInputs(model)
         guard = Guard(
@@ -252,7 +255,7 @@ class Subject:
             trained=self.trained,
             module=model,
             loss=loss,
-            after_update=None,
+            after_update=partial(follow_update, model.scheme) if is_ours else None,
             norm_inputs=self._inputs,
             before_step=lambda: None,
             examine=examination,
@@ -267,6 +270,8 @@ class Subject:
         for batch in self._batches[:-1]:
             assert self._run(batch) is None, "a healthy update was told of"
             self.trained.state.step += 1
+        states = model.state_dict(), self.trained.optimizer.state_dict()
+        self._model_state, self._optimizer_state = copy.deepcopy(states)
 
     def judge(self) -> Verdict | None:
         """Return what the guard says of the next update; everything is then as before."""
@@ -275,6 +280,9 @@ class Subject:
         verdict = self._run(self._batches[-1])
         guard.memory = memory
         guard.history.load(seen)
+        if verdict is None:  # the weights have taken it
+            self.model.load_state_dict(self._model_state)
+            self.trained.optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         return verdict
 
     def _run(self, batch: Tensor) -> Verdict | None:
@@ -412,13 +420,7 @@ def main() -> None:
     found = [Cell(**one) for one in earlier if one["model"] not in options.models]
     for name in options.models:
         found += cells(name, options.out)
-        print(
-            name,
-            _share(found, "forward"),
-            _share(found, "backward"),
-            _share(found, "weight"),
-            flush=True,
-        )
+        print(name, *(_share(found, fault) for fault in FAULTS), sep=" | ", flush=True)
         where = {"device": device(), "versions": versions(), "commit": commit()}
         cells_found = [asdict(cell) for cell in found]
         write_json(path, {**where, "cells": cells_found}, indent=None)

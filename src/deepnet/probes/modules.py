@@ -15,14 +15,15 @@ _VECTORS = ("norm", "bias", "scale")
 def module_places(model: nn.Module) -> dict[str, Place]:
     """Return the place of each module by its path: that of its own matrices, or of the innermost site around it.
 
-    What is in no site stands under its path, the model itself under "output". In a model whose sites are not known
-    every module does.
+    A module that several sites share has a path and a place in each. What is in no site stands under its path, the
+    model itself under "output". In a model whose sites are not known every module stands under its path.
     """
     try:
         known = _known(locate(model))
     except AdaptError:
         known = {}
-    return {path: _innermost(known, path) for path, _ in model.named_modules()}
+    paths = [path for path, _ in model.named_modules(remove_duplicate=False)]
+    return {path: _innermost(known, path) for path in paths}
 
 
 def _known(anatomy: Anatomy) -> dict[str, Place]:

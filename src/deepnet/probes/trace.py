@@ -51,7 +51,7 @@ class Trace:
     """Listens to the passes of a model while it is open; `readings` are those of all processes once they are pooled."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = dict(model.named_modules())
+        self._modules = dict(model.named_modules(remove_duplicate=False))
         self._tallies: dict[Event, Tensor] = {}
         self._running: list[str] = []
         self.caller: dict[str, str | None] = {}
@@ -63,11 +63,18 @@ class Trace:
     def open(self) -> Iterator[None]:
         """Listen to every module meanwhile."""
         with ExitStack() as hooks:
-            for path, module in self._modules.items():
-                enter, leave = partial(self._enter, path), partial(self._leave, path)
+            for module, paths in self._paths().items():
+                enter = partial(self._enter, paths)
                 hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-                hooks.callback(module.register_forward_hook(leave).remove)
+                hooks.callback(module.register_forward_hook(self._leave).remove)
             yield
+
+    def _paths(self) -> dict[nn.Module, list[str]]:
+        """Return every path of each module: two sites may share one."""
+        paths: dict[nn.Module, list[str]] = defaultdict(list)
+        for path, module in self._modules.items():
+            paths[module].append(path)
+        return paths
 
     def pool(self, total: Callable[[Tensor], Tensor], device: torch.device) -> None:
         """Read what was seen; `total` sums a tensor over all processes, each of which must call this."""
@@ -142,21 +149,22 @@ class Trace:
         return math.nan if seen is None else seen.rms
 
     def _enter(
-        self, path: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, paths: list[str], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any] | None:
         if is_recomputing():
             return None
-        self.caller.setdefault(path, self._running[-1] if self._running else None)
+        caller = self._running[-1] if self._running else None
+        path = next((path for path in paths if path.startswith(f"{caller}.")), paths[0])
+        self.caller.setdefault(path, caller)
         self._running.append(path)
         given = _Views()
         handed = given.of(args), {name: given.of(value) for name, value in kwargs.items()}
         self._see(path, "input", "input_gradient", handed)
         return handed
 
-    def _leave(self, path: str, _: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, _: nn.Module, args: Any, output: Any) -> None:
         if not is_recomputing():
-            self._running.pop()
-            self._see(path, "output", "output_gradient", output)
+            self._see(self._running.pop(), "output", "output_gradient", output)
 
     def _see(self, path: str, forward: Moment, backward: Moment, held: Any) -> None:
         """Count the first tensor and all that are trained through, now and when their gradients arrive."""

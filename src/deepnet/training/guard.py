@@ -17,11 +17,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deepnet.probes.place import OUTPUT, Place
+from deepnet.probes.place import Place
 from deepnet.training.guard_config import GOES_BACK, Action, GuardConfig
 from deepnet.training.history import REMEMBERED, History
 from deepnet.training.signals import Signals, Watched
-from deepnet.training.signs import Sign, forward_rank, not_finite, standing_out
+from deepnet.training.signs import (
+    Sign,
+    not_finite,
+    replaced_output,
+    smallest_share,
+    standing_out,
+    staying_high,
+)
 from deepnet.training.trouble import Kind, blame, describe
 
 SETTLED = 50
@@ -125,16 +132,7 @@ class Guard:
         action = self._allowed(self.config.explosion)
         if action == "off" or (self._note_seen("explosion", step) and action == "warn"):
             return None
-        changed = [place for place, change in (layers or {}).items() if not change <= limit]
-        sign = Sign(
-            name="step_update",
-            value=step_update,
-            limit=limit,
-            place=min(changed, key=forward_rank, default=OUTPUT),
-            measure="change of the model's output by one update, in parts of what it was",
-            limit_from="guard.largest_step_update",
-        )
-        how = "the first layer, in forward order, whose output this update changed by more than the limit"
+        sign = replaced_output(step_update, limit=limit, layers=layers or {})
         return Verdict(
             kind="explosion",
             action=action,
@@ -142,7 +140,7 @@ class Guard:
             message=f"one update changed the model's output by {step_update:.2g} times what it was "
             f"(guard.largest_step_update = {limit:g})",
             sign=sign,
-            found_by=how if changed else "no layer's output changed by more than the limit",
+            found_by="the first layer, in forward order, that this update changed by more than the limit",
         )
 
     def back_to(self, step: int) -> int:
@@ -173,7 +171,7 @@ class Guard:
         memory = self.memory
         found = not_finite(signals) or self._standing_out(signals)
         memory.num_outliers = memory.num_outliers + 1 if found else 0
-        share = self._smallest_share(signals)
+        share = smallest_share(signals, self.history, limit=self.config.vanishing_ratio)
         vanishes = share is not None and share.value < self.config.vanishing_ratio
         memory.num_vanishing = memory.num_vanishing + 1 if vanishes else 0
         if found and memory.num_outliers < SUSTAINED:
@@ -237,31 +235,7 @@ class Guard:
         if lowest is None or latest is None:
             return None
         spread = self.memory.lowest_spread or self._spread()
-        limit = lowest + self.config.spike_rise * spread
-        if latest <= limit:
-            return None
-        return Sign(
-            name="loss_level",
-            value=latest,
-            limit=limit,
-            measure=f"median of {REMEMBERED} losses",
-            limit_from=f"{self.config.spike_rise:g} times the spread {spread:.3g} of the {REMEMBERED} updates in which "
-            f"it was lowest, {lowest:.4g}, above that",
-        )
-
-    def _smallest_share(self, signals: Signals) -> Sign | None:
-        shares = self.history.layer_shares(signals)
-        if not shares:
-            return None
-        layer = min(shares, key=lambda layer: shares[layer])
-        return Sign(
-            name="layer_gradient",
-            value=shares[layer],
-            limit=self.config.vanishing_ratio,
-            place=layer,
-            measure="gradient norm of the layer over the largest of its stack",
-            limit_from="guard.vanishing_ratio",
-        )
+        return staying_high(latest, lowest=lowest, rise=self.config.spike_rise, spread=spread)
 
     def _latest_loss(self) -> float | None:
         losses = [signals.loss for signals in self.history.normal()]

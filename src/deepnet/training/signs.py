@@ -1,12 +1,13 @@
 """The signs by which the guard knows trouble: what was measured, and the limit that it passed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from deepnet.probes.place import Place
-from deepnet.training.history import History
+from deepnet.probes.place import OUTPUT, Place
+from deepnet.training.history import REMEMBERED, History
 from deepnet.training.signals import Signals
 
 Name = Literal[
@@ -84,6 +85,50 @@ def standing_out(
             limit_from=f"{ratio:g} times the highest of the {number} updates before",
         )
     return None
+
+
+def staying_high(latest: float, *, lowest: float, rise: float, spread: float) -> Sign | None:
+    """Return the median of the last losses where it is `rise` times `spread` above its lowest, None where it is not."""
+    limit = lowest + rise * spread
+    if latest <= limit:
+        return None
+    return Sign(
+        name="loss_level",
+        value=latest,
+        limit=limit,
+        measure=f"median of {REMEMBERED} losses",
+        limit_from=f"{rise:g} times the spread {spread:.3g} of the {REMEMBERED} updates in which it was lowest, "
+        f"{lowest:.4g}, above that",
+    )
+
+
+def smallest_share(signals: Signals, history: History, *, limit: float) -> Sign | None:
+    """Return the gradient of the layer that least of it reaches, over the largest of its stack; None without layers."""
+    shares = history.layer_shares(signals)
+    if not shares:
+        return None
+    layer = min(shares, key=lambda layer: shares[layer])
+    return Sign(
+        name="layer_gradient",
+        value=shares[layer],
+        limit=limit,
+        place=layer,
+        measure="gradient norm of the layer over the largest of its stack",
+        limit_from="guard.vanishing_ratio",
+    )
+
+
+def replaced_output(step_update: float, *, limit: float, layers: Mapping[Place, float]) -> Sign:
+    """Return the change of the output by one update, at the first layer of which it is true, or else at the output."""
+    changed = [place for place, change in layers.items() if not change <= limit]
+    return Sign(
+        name="step_update",
+        value=step_update,
+        limit=limit,
+        place=min(changed, key=forward_rank, default=OUTPUT),
+        measure="change of the model's output by one update, in parts of what it was",
+        limit_from="guard.largest_step_update",
+    )
 
 
 def first_in_forward(places: list[Place]) -> Place:

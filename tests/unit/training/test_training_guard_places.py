@@ -39,6 +39,7 @@ CELLS = [
     ("deepnorm", 1, "encoder.1.ffn.fc2"),
     ("t_fixup", 2, "decoder.2.cross.k"),
     ("rezero", 1, "decoder.1.self.out"),
+    ("rezero", 2, "decoder.2.ffn.fc2"),  # its sites share a scale
     ("pre_ln", 2, "decoder.2.self.q"),
     ("gpt2", 1, "decoder.1.ffn.fc1"),
     ("gpt2", 2, "decoder.2.self.qkv"),
