@@ -53,6 +53,8 @@ class Trace:
     def __init__(self, model: nn.Module) -> None:
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._tallies: dict[Event, Tensor] = {}
+        self._log: list[tuple[Event, Tensor]] = []
+        self._first: dict[tuple[Moment, Moment], Event | None] = {}
         self._running: list[str] = []
         self.caller: dict[str, str | None] = {}
         """The module inside which each ran, by path; None for the first."""
@@ -83,15 +85,38 @@ class Trace:
         sums = total(torch.stack([self._tallies.get(event, nothing) for event in events]))
         rows = dict(zip(events, sums.tolist(), strict=True))
         self.readings = {event: _reading(*rows[event]) for event in self._tallies}
+        self._first = {
+            moments: self._first_of_all(moments, events, total, device)
+            for moments in (FORWARD, BACKWARD)
+        }
+
+    def _first_of_all(
+        self,
+        moments: tuple[Moment, Moment],
+        events: list[Event],
+        total: Callable[[Tensor], Tensor],
+        device: torch.device,
+    ) -> Event | None:
+        """Return where it began on this process, or else on another."""
+        own = self._born(moments)
+        marks = torch.tensor([float(event == own) for event in events], device=device)
+        marked = zip(events, total(marks).tolist(), strict=True)
+        return own or next((event for event, mark in marked if mark), None)
+
+    def _born(self, moments: tuple[Moment, Moment]) -> Event | None:
+        """Return the first event of one pass that was not finite on this process, call by call."""
+        log = [(event, bad) for event, bad in self._log if event.moment in moments]
+        flags = torch.stack([bad for _, bad in log]).tolist() if log else []
+        return next((event for (event, _), bad in zip(log, flags, strict=True) if bad), None)
 
     def forget(self) -> None:
         """Take nothing that was seen into account."""
         self._tallies.clear()
+        self._log.clear()
 
     def first_not_finite(self, moments: tuple[Moment, Moment]) -> Event | None:
-        """Return the first of those events, in the order of execution, at which something was not finite."""
-        of_moments = ((e, seen) for e, seen in self.readings.items() if e.moment in moments)
-        return next((event for event, seen in of_moments if not seen.is_finite), None)
+        """Return the first event of a pass, in the order of execution, at which something was not finite."""
+        return self._first.get(moments)
 
     def first(self, moments: tuple[Moment, Moment]) -> Event | None:
         """Return the first of those events."""
@@ -182,6 +207,7 @@ class Trace:
         bad = (x.isnan() | x.isposinf()) if is_forward else ~x.isfinite()
         square = sum_of_squares(x) if counts else x.new_zeros((), dtype=torch.float64)
         number = square.new_tensor(x.numel() if counts else 0)
+        self._log.append((event, bad.any()))
         row = torch.stack([bad.any().double(), square, number])
         self._tallies[event] = self._tallies[event] + row if event in self._tallies else row
 

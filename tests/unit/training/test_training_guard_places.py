@@ -44,6 +44,7 @@ CELLS = [
     ("gpt2", 1, "decoder.1.ffn.fc1"),
     ("gpt2", 2, "decoder.2.self.qkv"),
     ("bert", 2, "encoder.2.self.k"),
+    ("t5", 1, "encoder.1.ffn.fc1"),  # one dropout at the beginning and at the end of a stack
 ]
 
 
