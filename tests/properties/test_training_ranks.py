@@ -21,7 +21,7 @@ from deepnet.training.batches import ListedUpdate
 from deepnet.training.checkpoint import list_checkpoints
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks, joined_ranks
-from deepnet.training.guard import GuardConfig
+from deepnet.training.guard_config import GuardConfig
 from deepnet.training.loop import train_loop
 
 

@@ -29,7 +29,7 @@ from deepnet.schemes.catalogue import TrustCode
 from deepnet.training.batches import Batch, ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks, started_processes
-from deepnet.training.guard import GuardConfig
+from deepnet.training.guard_config import GuardConfig
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.probing import Probing

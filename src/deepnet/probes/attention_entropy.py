@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from deepnet.probes.listening import ForwardProbe, is_recomputing, wide
 from deepnet.probes.padding import real_queries
-from deepnet.probes.place import Place, attention_of, site_places
+from deepnet.probes.place import Place, branch_of, site_places
 
 _LARGEST = 2**26
 """Attention weights that are computed again at a time."""
@@ -36,7 +36,7 @@ class AttentionEntropy(ForwardProbe):
         self._watch(self.anatomy.model, self._note_padding, self._forget, hooks)
         for place, found in site_places(self.anatomy):
             if found.site.kind != "ffn":
-                self._watch_attention(place, attention_of(self.anatomy, found), hooks)
+                self._watch_attention(place, branch_of(self.anatomy, found), hooks)
         hooks.enter_context(_Watching(self._look))
 
     def _watch_attention(self, place: Place, attention: nn.Module, hooks: ExitStack) -> None:

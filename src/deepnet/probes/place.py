@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -78,11 +78,11 @@ def layer_places(anatomy: Anatomy) -> Iterator[tuple[Place, nn.Module]]:
             yield Place(found.site.stack, found.site.layer), found.part.owner
 
 
-def attention_of(anatomy: Anatomy, found: FoundSite) -> nn.Module:
-    """Return the innermost module that holds every weight of an attention."""
+def branch_of(anatomy: Anatomy, found: FoundSite) -> nn.Module:
+    """Return the innermost module that holds every weight of a site's branch."""
     paths = [anatomy.path(weight.owner).split(".") for weight in found.part.weights]
-    shared = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
-    return anatomy.model.get_submodule(".".join(shared))
+    levels = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    return anatomy.model.get_submodule(".".join(parts[0] for parts in levels))
 
 
 def norm_classes(anatomy: Anatomy) -> tuple[type[nn.Module], ...]:
@@ -146,7 +146,7 @@ def _matrices(anatomy: Anatomy) -> Iterator[tuple[Place, Weight]]:
 def _others(anatomy: Anatomy) -> Iterator[tuple[Place, Weight]]:
     """Yield every parameter that is no matrix of a site and no bias of one, once."""
     seen = {id(weight.parameter) for _, weight in _matrices(anatomy)}
-    tables, regions, norms = _tables(anatomy), _regions(anatomy), norm_classes(anatomy)
+    tables, around, norms = _tables(anatomy), regions(anatomy), norm_classes(anatomy)
     for path, module in anatomy.model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) in seen:
@@ -156,7 +156,7 @@ def _others(anatomy: Anatomy) -> Iterator[tuple[Place, Weight]]:
             place = tables.get(id(parameter))
             if place is None:
                 role = _small_role(module, name, norms)
-                place = _enclosing(regions, path, role, full_name)
+                place = _enclosing(around, path, role, full_name)
             yield place, Weight(role=_role_of(place), owner=module, name=name)
 
 
@@ -180,7 +180,7 @@ def _tables(anatomy: Anatomy) -> dict[int, Place]:
     return found
 
 
-def _regions(anatomy: Anatomy) -> dict[str, Place]:
+def regions(anatomy: Anatomy) -> dict[str, Place]:
     """Return the place that the parameters below a module have, by the module's path."""
     places: dict[nn.Module, Place] = {}
     for stack in anatomy.stacks:
@@ -206,7 +206,7 @@ def _site_regions(anatomy: Anatomy) -> dict[nn.Module, Place]:
         places[owner] = place if owned[owner] == 1 else place._replace(site="")
     for place, found in site_places(anatomy):
         if found.site.kind != "ffn":
-            places[attention_of(anatomy, found)] = place
+            places[branch_of(anatomy, found)] = place
         inner = [found.residual, *found.norms()]
         places |= {module: place for module in inner if module is not None}
     return places
@@ -223,11 +223,11 @@ def _small_role(module: nn.Module, name: str, norms: tuple[type[nn.Module], ...]
     return "bias" if name == "bias" else "scale"
 
 
-def _enclosing(regions: Mapping[str, Place], path: str, role: str, full_name: str) -> Place:
+def _enclosing(around: Mapping[str, Place], path: str, role: str, full_name: str) -> Place:
     """Return the place of the innermost region around `path`, or the parameter's name where there is none."""
     while role and path:
-        if path in regions:
-            place = regions[path]
+        if path in around:
+            place = around[path]
             at_start = role == "position" and not place.site
             return place._replace(role=role, site="embedding" if at_start else place.site)
         path = path.rpartition(".")[0]

@@ -4,31 +4,32 @@ Four kinds of trouble, told apart by thresholds that were fixed on real text (do
 
     nan        the loss or the gradient is not finite
     spike      an update stands out: its loss, its gradient norm or the input of a norm leaves the range of the last 50
-    explosion  ten updates in a row stand out, the median of 50 losses is 1.5 nats above its lowest, or one update
-               changed the output by as much as there was of it
+    explosion  ten updates in a row stand out, the median of 50 losses is above its lowest by as much as losses differed
+               then, or one update changed the output by as much as there was of it
     plateau    for ten updates almost no gradient has reached some layer of the last stack: the loss levels off at word
                frequencies, DeepNet's "spurious local optimum" (arXiv 2203.00555, section 3)
 
-It decides from numbers that are the same on every rank, and by nothing else.
+It decides from numbers that are the same on every rank, and by nothing else. No limit has a unit: each is made of what
+the run itself has shown, so that a loss of any scale, or with any constant added, is judged the same.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
 
-from pydantic import Field
-
-from deepnet.config import Section
 from deepnet.probes.place import Place
+from deepnet.training.guard_config import GOES_BACK, Action, GuardConfig
 from deepnet.training.history import REMEMBERED, History
 from deepnet.training.signals import Signals, Watched
-from deepnet.training.trouble import Kind, describe, find_place
-
-Lasting = Literal["off", "warn", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
-NotFinite = Literal["skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
-Action = Literal["off", "warn", "skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
-GOES_BACK: tuple[Action, ...] = ("roll_back", "lower_lr", "lengthen_warmup")
+from deepnet.training.signs import (
+    Sign,
+    not_finite,
+    replaced_output,
+    smallest_share,
+    standing_out,
+    staying_high,
+)
+from deepnet.training.trouble import Kind, blame, describe
 
 SETTLED = 50
 """Updates that a checkpoint must have outlived to be gone back to: trouble shows some updates after it began."""
@@ -36,53 +37,10 @@ SUSTAINED = 10
 """Updates in a row that make a sign more than an accident."""
 _FIRST = 16
 """Updates before the first comparison: a run's first ones differ among themselves."""
-
-
-class GuardConfig(Section):
-    """What to do about trouble: off, warn, skip the update, go back to a good checkpoint and past the data, or stop.
-
-    lower_lr and lengthen_warmup go back as roll_back does, and train on with a lower rate or a longer warm-up.
-    """
-
-    spike: Action = "warn"
-    """An update that stands out by its loss, its gradient norm or the input of a norm."""
-    explosion: Lasting = "warn"
-    """Ten updates in a row that stand out, a loss that stays high, or an update that replaced the output."""
-    plateau: Lasting = "warn"
-    """A layer that almost no gradient reaches any more: the loss will level off."""
-    nan: NotFinite = "stop"
-    """A loss or gradient that is not finite."""
-    spike_ratio: Annotated[float, Field(gt=1)] = 4.0
-    """A gradient norm, or an input of a norm, this many times the largest of the last 50 updates stands out."""
-    spike_rise: Annotated[float, Field(gt=0)] = 1.5
-    """Nats of loss above the highest of the last 50 updates that stand out, above the lowest that are an explosion."""
-    vanishing_ratio: Annotated[float, Field(gt=0, lt=1)] = 1e-4
-    """The gradient vanishes where the norm of a layer of the last stack is less than this part of the largest there."""
-    largest_step_update: Annotated[float, Field(gt=0)] = 1.0
-    """Change of the output by one update, relative to the output before, that is an explosion; read by the probes."""
-    lr_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """What lower_lr multiplies the learning rate by."""
-    warmup_factor: Annotated[float, Field(gt=1)] = 2.0
-    """What lengthen_warmup multiplies the warm-up by, from 100 updates where it is shorter."""
-    max_recoveries: Annotated[int, Field(ge=1)] = 5
-    """Times that a run may go back; at the next it stops."""
-
-    def action(self, kind: Kind) -> Action:
-        """Return what is to be done about a kind of trouble."""
-        actions: dict[Kind, Action] = {
-            "nan": self.nan,
-            "spike": self.spike,
-            "explosion": self.explosion,
-            "plateau": self.plateau,
-        }
-        return actions[kind]
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether some trouble sends the run back to a checkpoint."""
-        return any(
-            self.action(kind) in GOES_BACK for kind in ("nan", "spike", "explosion", "plateau")
-        )
+_FALLEN = 0.05
+"""Part of all that the loss has fallen which is its spread at least: a loss that has come to rest has none."""
+_ROUNDING = 1e-5
+"""Part of the loss which is its spread at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +52,10 @@ class Verdict:
     where: Place | None
     """The layer and site that went first, and the role where it is known."""
     message: str
+    sign: Sign
+    """What was measured, and the limit that it passed."""
+    found_by: str
+    """How the place was found."""
     is_new: bool = True
     """False while an incident goes on that has been reported."""
 
@@ -119,6 +81,10 @@ class GuardMemory:
     """Updates in a row, up to the latest, whose gradient vanished in some layer."""
     lowest_loss: float | None = None
     """The lowest median of 50 losses."""
+    lowest_spread: float | None = None
+    """The spread of those 50."""
+    highest_loss: float | None = None
+    """The highest median of 50 losses."""
     last_seen: dict[str, int] = field(default_factory=dict)
     """The latest step at which a kind of trouble was seen."""
     good_steps: list[int] = field(default_factory=list)
@@ -129,35 +95,53 @@ class Guard:
     """Judges each update by the ones before it, the last 50 of which it keeps."""
 
     def __init__(
-        self, config: GuardConfig, *, parameters: Sequence[Watched], norm_inputs: Sequence[Place]
+        self,
+        config: GuardConfig,
+        *,
+        parameters: Sequence[Watched],
+        norm_inputs: Sequence[Place],
+        norm_sources: Mapping[Place, Place] | None = None,
     ) -> None:
         self.config = config
-        self.history = History(parameters=parameters, norm_inputs=norm_inputs)
+        self.history = History(
+            parameters=parameters, norm_inputs=norm_inputs, norm_sources=norm_sources
+        )
         self.memory = GuardMemory()
 
     def judge(self, signals: Signals) -> Verdict | None:
         """Return what is wrong with an update that is not applied yet, None where nothing is; remember it."""
-        kind = self._kind(signals)
-        verdict = None if kind is None else self._verdict(kind, signals)
+        trouble = self._trouble(signals)
+        verdict = None if trouble is None else self._verdict(*trouble, signals)
         is_skipped = verdict is not None and verdict.action == "skip"
-        self.memory.skipping = kind if is_skipped else None
+        self.memory.skipping = verdict.kind if verdict is not None and is_skipped else None
         is_outlier = verdict is not None and not verdict.applies
         self.history.append(signals, is_outlier=is_outlier)
         self._remember_loss()
         return verdict
 
-    def judge_model_update(self, step: int, step_update: float) -> Verdict | None:
-        """Return what is wrong with an applied update that changed the output by that part of what it was."""
-        if step_update <= self.config.largest_step_update:
+    def judge_model_update(
+        self, step: int, step_update: float, *, layers: Mapping[Place, float] | None = None
+    ) -> Verdict | None:
+        """Return what is wrong with an applied update that changed the output by that part of what it was.
+
+        `layers` says the same of the layers' outputs, where this process has measured them.
+        """
+        limit = self.config.largest_step_update
+        if step_update <= limit:
             return None
         action = self._allowed(self.config.explosion)
         if action == "off" or (self._note_seen("explosion", step) and action == "warn"):
             return None
-        message = (
-            f"one update changed the model's output by {step_update:.2g} times what it was "
-            f"(guard.largest_step_update = {self.config.largest_step_update:g})"
+        sign = replaced_output(step_update, limit=limit, layers=layers or {})
+        return Verdict(
+            kind="explosion",
+            action=action,
+            where=sign.place,
+            message=f"one update changed the model's output by {step_update:.2g} times what it was "
+            f"(guard.largest_step_update = {limit:g})",
+            sign=sign,
+            found_by="the first layer, in forward order, that this update changed by more than the limit",
         )
-        return Verdict(kind="explosion", action=action, where=None, message=message)
 
     def back_to(self, step: int) -> int:
         """Return the step of the checkpoint to go back to from trouble at `step`."""
@@ -188,31 +172,34 @@ class Guard:
             self.config.warmup_factor if lengthens else 1.0
         )
 
-    def _kind(self, signals: Signals) -> Kind | None:
+    def _trouble(self, signals: Signals) -> tuple[Kind, Sign] | None:
         memory = self.memory
-        stands_out = not signals.is_finite or self._stands_out(signals)
-        memory.num_outliers = memory.num_outliers + 1 if stands_out else 0
-        shares = self.history.layer_shares(signals).values()
-        vanishes = any(share < self.config.vanishing_ratio for share in shares)
+        found = not_finite(signals) or self._standing_out(signals)
+        memory.num_outliers = memory.num_outliers + 1 if found else 0
+        share = smallest_share(signals, self.history, limit=self.config.vanishing_ratio)
+        vanishes = share is not None and share.value < self.config.vanishing_ratio
         memory.num_vanishing = memory.num_vanishing + 1 if vanishes else 0
-        if 0 < memory.num_outliers < SUSTAINED:
-            return "spike" if signals.is_finite else "nan"
-        if stands_out or self._is_high():
-            return "explosion"
-        return "plateau" if memory.num_vanishing >= SUSTAINED else None
+        if found and memory.num_outliers < SUSTAINED:
+            return ("spike" if signals.is_finite else "nan"), found
+        if high := found or self._high_level():
+            return "explosion", high
+        return ("plateau", share) if share and memory.num_vanishing >= SUSTAINED else None
 
-    def _verdict(self, kind: Kind, signals: Signals) -> Verdict | None:
+    def _verdict(self, kind: Kind, sign: Sign, signals: Signals) -> Verdict | None:
         action = self.config.action(kind)
         if not signals.is_finite and action in ("off", "warn"):
             action = "stop"  # an explosion of updates that are not finite
         action = self._allowed(action)
         if action == "off" or (self._note_seen(kind, signals.step) and action == "warn"):
             return None
+        blamed = blame(sign, signals, self.history)
         return Verdict(
             kind=kind,
             action=action,
-            where=find_place(kind, signals, self.history),
-            message=describe(kind, signals, self.history),
+            where=blamed.place,
+            message=describe(sign, signals, self.history),
+            sign=sign,
+            found_by=blamed.found_by,
             is_new=action != "skip" or self.memory.skipping != kind,
         )
 
@@ -226,28 +213,46 @@ class Guard:
         self.memory.last_seen[kind] = step
         return earlier is not None and step - earlier < REMEMBERED
 
-    def _stands_out(self, signals: Signals) -> bool:
+    def _standing_out(self, signals: Signals) -> Sign | None:
         if len(self.history.normal()) < _FIRST:
-            return False
-        config, highest = self.config, self.history.highest()
-        return (
-            signals.loss > highest.loss + config.spike_rise
-            or signals.gradient_norm > highest.gradient_norm * config.spike_ratio
-            or bool((signals.norm_inputs > highest.norm_inputs * config.spike_ratio).any())
+            return None
+        config = self.config
+        return standing_out(
+            signals,
+            self.history,
+            ratio=config.spike_ratio,
+            rise=config.spike_rise,
+            spread=self._spread(),
         )
 
-    def _is_high(self) -> bool:
-        lowest, latest = self.memory.lowest_loss, self._latest_loss()
-        return (
-            lowest is not None and latest is not None and latest > lowest + self.config.spike_rise
+    def _spread(self) -> float:
+        """Return how far the losses of the last updates lie apart, or at least a part of what the run has shown."""
+        first, last, highest = (
+            self.memory.highest_loss,
+            self.memory.lowest_loss,
+            self.history.highest(),
         )
+        fallen = 0.0 if first is None or last is None else first - last
+        return max(highest.loss_spread, _FALLEN * fallen, _ROUNDING * abs(highest.loss))
+
+    def _high_level(self) -> Sign | None:
+        lowest, latest = self.memory.lowest_loss, self._latest_loss()
+        if lowest is None or latest is None:
+            return None
+        spread = self.memory.lowest_spread or self._spread()
+        return staying_high(latest, lowest=lowest, rise=self.config.spike_rise, spread=spread)
 
     def _latest_loss(self) -> float | None:
-        if len(self.history.all()) < REMEMBERED:
+        losses = [signals.loss for signals in self.history.normal()]
+        if len(self.history.all()) < REMEMBERED or not losses:
             return None
-        return statistics.median(signals.loss for signals in self.history.normal())
+        return statistics.median(losses)
 
     def _remember_loss(self) -> None:
-        latest, lowest = self._latest_loss(), self.memory.lowest_loss
-        if latest is not None:
-            self.memory.lowest_loss = latest if lowest is None else min(lowest, latest)
+        latest, memory = self._latest_loss(), self.memory
+        if latest is None:
+            return
+        if memory.lowest_loss is None or latest < memory.lowest_loss:
+            memory.lowest_loss, memory.lowest_spread = latest, self._spread()
+        if memory.highest_loss is None or latest > memory.highest_loss:
+            memory.highest_loss = latest

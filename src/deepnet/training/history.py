@@ -20,14 +20,23 @@ class Range(NamedTuple):
     loss: float
     gradient_norm: float
     norm_inputs: Tensor
+    loss_spread: float
+    """How far the highest loss is above the lowest."""
 
 
 class History:
     """The signals of the last 50 updates, and the places where their numbers were measured."""
 
-    def __init__(self, *, parameters: Sequence[Watched], norm_inputs: Sequence[Place]) -> None:
+    def __init__(
+        self,
+        *,
+        parameters: Sequence[Watched],
+        norm_inputs: Sequence[Place],
+        norm_sources: Mapping[Place, Place] | None = None,
+    ) -> None:
         self.parameters = list(parameters)
         self.norm_inputs = list(norm_inputs)
+        self._norm_sources = norm_sources or {}
         self._seen: deque[tuple[Signals, bool]] = deque(maxlen=REMEMBERED)
         stacks = [p.place.stack for p in parameters if p.trains and p.place.layer]
         self._last_stack = _layers_of(self.parameters, stacks[-1]) if stacks else None
@@ -47,11 +56,21 @@ class History:
     def highest(self) -> Range:
         """Return the highest values of the updates that are no outliers, of which there must be one."""
         rows = self.normal()
+        losses = [row.loss for row in rows]
         return Range(
-            loss=max(row.loss for row in rows),
+            loss=max(losses),
             gradient_norm=max(row.gradient_norm for row in rows),
             norm_inputs=torch.stack([row.norm_inputs for row in rows]).amax(0),
+            loss_spread=max(losses) - min(losses),
         )
+
+    def source_of(self, norm: Place) -> Place:
+        """Return the site that makes what enters a norm."""
+        return self._norm_sources.get(norm, norm)
+
+    def layers(self) -> list[Place]:
+        """Return the layers of the last stack that train, the lowest first."""
+        return [] if self._last_stack is None else self._last_stack.places
 
     def layer_shares(self, signals: Signals) -> dict[Place, float]:
         """Return the gradient norm of each layer of the last stack over the largest of them.

@@ -18,11 +18,11 @@ from deepnet.record import (
 )
 from deepnet.training.batches import Position
 from deepnet.training.checkpoint import checkpoint_path, drop_checkpoints_after, load_checkpoint
-from deepnet.training.guard import GOES_BACK, Verdict
+from deepnet.training.guard import Verdict
+from deepnet.training.guard_config import GOES_BACK
 from deepnet.training.history import History
 from deepnet.training.session import Session
-from deepnet.training.signals import Signals
-from deepnet.training.state import Outcome, TrainingState
+from deepnet.training.state import Evidence, Outcome, TrainingState
 
 _UNRECORDED = ("norm", "bias")
 """Roles whose gradients the details leave out: they would double their size."""
@@ -40,7 +40,7 @@ def respond(session: Session, verdict: Verdict, position: Position, outcome: Out
     if verdict.is_new:
         session.trained.guard.memory.num_incidents += 1
         if session.ranks.is_writer:
-            _write(session, verdict, position, signals, back_to)
+            _write(session, verdict, position, outcome, back_to)
     if verdict.action == "stop":
         raise DivergenceError(_stopped(session, verdict, position, outcome))
     if back_to is not None:
@@ -85,15 +85,24 @@ def _write(
     session: Session,
     verdict: Verdict,
     position: Position,
-    signals: Signals,
+    outcome: Outcome,
     back_to: int | None,
 ) -> None:
     """Append the incident to incidents.jsonl, its last updates to a file of its own, and show it."""
-    run = session.run
+    run, signals, sign = session.run, outcome.signals, verdict.sign
     number = session.trained.guard.memory.num_incidents
     details = run.incidents / f"{number:04d}.json"
     run.incidents.mkdir(exist_ok=True)
-    write_json(details, last_updates(session.trained.guard.history), indent=None)
+    evidence = outcome.evidence or Evidence(again={}, probes=session.probes.latest)
+    write_json(
+        details,
+        {
+            **last_updates(session.trained.guard.history),
+            "again": evidence.again,
+            "probes": evidence.probes,
+        },
+        indent=None,
+    )
     record = {
         "step": signals.step,
         "epoch": position.epoch,
@@ -101,6 +110,13 @@ def _write(
         "kind": verdict.kind,
         "action": verdict.action,
         "where": None if verdict.where is None else str(verdict.where),
+        "found_by": verdict.found_by,
+        "sign": sign.name,
+        "sign_at": None if sign.place is None else str(sign.place),
+        "measure": sign.measure,
+        "value": _finite(sign.value),
+        "limit": sign.limit,
+        "limit_from": sign.limit_from,
         "message": verdict.message,
         "back_to": back_to,
         "loss": _finite(signals.loss),

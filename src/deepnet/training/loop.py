@@ -26,7 +26,9 @@ from deepnet.training.checkpoint import (
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.distributed import Ranks
 from deepnet.training.due import do_what_is_due, interrupt, save
-from deepnet.training.guard import Guard, GuardConfig, Verdict
+from deepnet.training.examine import Examination
+from deepnet.training.guard import Guard, Verdict
+from deepnet.training.guard_config import GuardConfig
 from deepnet.training.incidents import forget_incidents, forget_later, respond
 from deepnet.training.interruption import Interruption
 from deepnet.training.optimizers import PolicyRow, build_optimizer, plain_policies
@@ -133,6 +135,13 @@ def train_loop(
         loss=loss,
         after_update=after_update,
         before_step=lambda: probes.before_step(trained.state.step + 1),
+        examine=Examination(
+            model,
+            history=trained.guard.history,
+            norm_inputs=norm_inputs,
+            probes=probes,
+            ranks=ranks,
+        ),
         norm_inputs=norm_inputs,
         clip_norm=training.clip_norm,
         seed=training.seed,
@@ -177,7 +186,12 @@ def _average(model: nn.Module, training: TrainingConfig, *, warms_up: bool) -> M
 
 def _guard(config: GuardConfig, model: nn.Module, norm_inputs: NormInputs) -> Guard:
     parameters = watched_parameters(model)
-    return Guard(config, parameters=parameters, norm_inputs=norm_inputs.places)
+    return Guard(
+        config,
+        parameters=parameters,
+        norm_inputs=norm_inputs.places,
+        norm_sources=norm_inputs.sources,
+    )
 
 
 def _begin(
@@ -233,4 +247,4 @@ def _verdict(session: Session, outcome: Outcome) -> Verdict | None:
     moved = session.probes.after_step(step) if outcome.applied else None
     if outcome.verdict or moved is None:
         return outcome.verdict
-    return trained.guard.judge_model_update(step, moved)
+    return trained.guard.judge_model_update(step, moved, layers=session.probes.changes())

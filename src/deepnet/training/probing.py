@@ -1,5 +1,6 @@
 """The probes of a training run: read at its first update and at every K-th, on the writing rank."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,8 @@ import torch
 from torch import nn
 
 from deepnet.bundle import read_tensors, write_tensors
+from deepnet.errors import DeepNetError
+from deepnet.probes.place import OUTPUT, Place
 from deepnet.probes.recorder import Recorder
 from deepnet.record import RunFolder, append_jsonl
 from deepnet.training.distributed import Ranks
@@ -38,6 +41,8 @@ class Probes:
         self._run = run
         self._ranks = ranks
         self._recorder: Recorder | None = None
+        self.latest: Mapping[str, Any] = {}
+        """The latest reading; empty on other ranks."""
 
     def begin(self, *, resumed: bool) -> None:
         """Look at the model's weights, or take what an earlier session saw of the first ones."""
@@ -68,9 +73,29 @@ class Probes:
     def _record(self, step: int) -> float:
         assert self._recorder is not None, "the writer has begun"
         with memory_shortage_explained(_PROBING):
-            record = self._recorder.after_update(step)
+            record = self.latest = self._recorder.after_update(step)
         append_jsonl(self._run.probes_path, record)
         return _step_update(record)
+
+    def look(self) -> dict[str, Any]:
+        """Return what the probes read now, gradients included; nothing on other ranks, or where nothing is probed."""
+        if self._recorder is None:
+            return {}
+        try:
+            with memory_shortage_explained(_PROBING):
+                return {"gradient_norm": self._recorder.gradients(), **self._recorder.measure()}
+        except DeepNetError as error:  # an incident is written down all the same
+            return {"failed": str(error)}
+
+    def changes(self) -> dict[Place, float]:
+        """Return by how much the last reading's update changed each layer's output, in parts of what it was."""
+        rows = self.latest.get("step_update", {})
+        return {
+            Place(stack, number): math.inf if change is None else change
+            for stack, changes in rows.items()
+            if stack != str(OUTPUT)
+            for number, change in enumerate(changes, start=1)
+        }
 
     def _is_due(self, step: int) -> bool:
         return self._probing is not None and (step == 1 or step % self._probing.every == 0)

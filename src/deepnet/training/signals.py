@@ -10,17 +10,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepnet.anatomy.locate import locate
 from deepnet.errors import AdaptError
 from deepnet.probes.listening import on_input, sum_of_squares
 from deepnet.probes.norm_input import NormInput
-from deepnet.probes.place import Place, parameter_places
+from deepnet.probes.place import Place, parameter_places, site_places
 
 
 class Watched(NamedTuple):
-    """A parameter: where it belongs, and whether it is trained."""
+    """A parameter: where it belongs, whether it is trained, and the path of the module that owns it."""
 
     place: Place
     trains: bool
+    module: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,11 @@ class NormInputs:
 
     def __init__(self, model: nn.Module) -> None:
         norms = _norms_of(model)
+        paths = {module: path for path, module in model.named_modules()}
         self.places = list(norms)
+        self.paths = {place: paths[norm] for place, norm in norms.items()}
+        """The module of each place, by its path from the model."""
+        self.sources = norm_sources(model) if norms else {}
         self._norms = list(norms.values())
         self._squares: list[list[Tensor]] = [[] for _ in norms]
         self._counts = [0 for _ in norms]
@@ -91,8 +97,27 @@ class NormInputs:
 
 def watched_parameters(model: nn.Module) -> list[Watched]:
     """Return what is known of each parameter, in the order of `model.parameters()`."""
-    places = zip(parameter_places(model), model.parameters(), strict=True)
-    return [Watched(place, parameter.requires_grad) for place, parameter in places]
+    places = zip(parameter_places(model), model.named_parameters(), strict=True)
+    return [
+        Watched(place, parameter.requires_grad, name.rpartition(".")[0])
+        for place, (name, parameter) in places
+    ]
+
+
+def norm_sources(model: nn.Module) -> dict[Place, Place]:
+    """Return the site that makes what enters the norm of another; raises AdaptError for a model that is not known.
+
+    A norm before a branch reads what the site before it wrote, or the embedding. Any other norm reads its own site.
+    """
+    sources: dict[Place, Place] = {}
+    before: dict[str, Place] = {}
+    for place, found in site_places(locate(model)):
+        pre, post = found.norms()
+        if pre is not None:
+            norm = place._replace(role="pre") if post is not None else place
+            sources[norm] = before.get(place.stack, Place(place.stack, 0, "embedding"))
+        before[place.stack] = place
+    return sources | {Place(stack, 0, "final"): place for stack, place in before.items()}
 
 
 def _norms_of(model: nn.Module) -> dict[Place, nn.Module]:

@@ -1,13 +1,25 @@
 """Where a run is: everything the loop remembers from one update to the next besides tensors."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from deepnet.training.batches import Position
 from deepnet.training.config import TrainingConfig
 from deepnet.training.guard import Verdict
 from deepnet.training.schedules import Moment
 from deepnet.training.signals import Signals
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured when the guard had found something."""
+
+    again: Mapping[str, Any]
+    """What the update showed, by module, when it was computed again; empty where it was not."""
+    probes: Mapping[str, Any]
+    """What the probes read on their own batch; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,8 @@ class Outcome:
     """What the guard saw."""
     verdict: Verdict | None = None
     """What the guard found wrong, if anything."""
+    evidence: Evidence | None = None
+    """What was then measured."""
 
     @property
     def counts(self) -> bool:

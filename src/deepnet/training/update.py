@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ from deepnet.training.guard import Verdict
 from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.precision import Precision
 from deepnet.training.signals import NormInputs, Signals, gradient_norms
-from deepnet.training.state import Outcome
+from deepnet.training.state import Evidence, Outcome
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """(model, batch) -> the loss summed over the batch's target tokens, a scalar."""
 AfterUpdate = Callable[[nn.Module, int], None]
 """(model, updates done) -> None, called after each update: what a scheme does to the weights or to its schedule."""
+Examine = Callable[[Verdict, Signals, Callable[[], None]], tuple[Verdict, Evidence | None]]
+"""(what the guard found, in what, how to compute the update again) -> the same with what else is known."""
 SetRate = Callable[[float], float]
 """(the writer's clock when the update began, in seconds) -> the learning rate that takes effect, which it has set."""
 
@@ -38,6 +41,8 @@ class Updater:
     norm_inputs: NormInputs
     before_step: Callable[[], None]
     """Called when the gradient of an update is there that will be applied; before clipping."""
+    examine: Examine
+    """Called when the guard has found something, before the weights take the update, if they do."""
     clip_norm: float
     seed: int
     precision: Precision
@@ -68,14 +73,37 @@ class Updater:
                 gradients=norms.float().cpu(),
                 norm_inputs=inputs,
             )
-            verdict = self._judge(signals)
+            verdict, evidence = self._judge(signals), None
+            if verdict is not None and verdict.is_new:
+                again = partial(self._compute_again, update)
+                verdict, evidence = self.examine(verdict, signals, again)
             if verdict is None or verdict.applies:
                 self._step(norm, clips=math.isfinite(signals.gradient_norm))
             self.trained.scaler.update()
-        return Outcome(total, signals.gradient_norm, interruptions > 0, clock, signals, verdict)
+        return Outcome(
+            total, signals.gradient_norm, interruptions > 0, clock, signals, verdict, evidence
+        )
 
-    def _backward(self, update: Update) -> Tensor:
-        """Add up the gradients of this rank's micro-batches; return their summed loss, float64 on the device."""
+    def _compute_again(self, update: Update) -> None:
+        """Run the passes of an update once more, on this rank alone, with the same dropout; nothing stays of it."""
+        model, device = self.trained.model, self.ranks.device
+        gradients = [parameter.grad for parameter in model.parameters()]
+        buffers = [buffer.clone() for buffer in model.buffers()]
+        try:
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                self._backward(update, sends=False)
+        finally:
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            for buffer, held in zip(model.buffers(), buffers, strict=True):
+                buffer.copy_(held)
+            self.norm_inputs.take(device)
+
+    def _backward(self, update: Update, *, sends: bool = True) -> Tensor:
+        """Add up the gradients of this rank's micro-batches; return their summed loss, float64 on the device.
+
+        Where it `sends`, the gradients become those of all ranks.
+        """
         ranks, step = self.ranks, self.trained.state.step + 1
         self.trained.optimizer.zero_grad(set_to_none=True)
         # an engine averages gradients over the ranks; multiplied by their number, the average is the sum
@@ -88,7 +116,7 @@ class Updater:
                 ranks.wait()  # for the slowest and for what the writer does alone, before gradients are exchanged
             with (
                 memory_shortage_explained(f"at step {step}", batch),
-                ranks.without_sync(self.module, when=not is_last),
+                ranks.without_sync(self.module, when=not (is_last and sends)),
             ):
                 total += self._add_gradients(batch, scale)
         return total

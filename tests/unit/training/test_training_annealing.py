@@ -16,7 +16,7 @@ from deepnet.record import read_jsonl
 from deepnet.seal import SUMS_FILE
 from deepnet.training.checkpoint import latest_checkpoint
 from deepnet.training.config import ScheduleConfig, TrainingConfig
-from deepnet.training.guard import GuardConfig
+from deepnet.training.guard_config import GuardConfig
 from deepnet.training.progress import format_record
 from deepnet.training.schedules import Annealing, Moment, learning_rate, resolve_end
 from deepnet.training.state import TrainingState

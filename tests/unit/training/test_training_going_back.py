@@ -12,7 +12,7 @@ from deepnet.errors import DivergenceError
 from deepnet.record import read_jsonl
 from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.checkpoint import list_checkpoints, read_header
-from deepnet.training.guard import GuardConfig
+from deepnet.training.guard_config import GuardConfig
 from deepnet.training.selection import select_checkpoints
 from deepnet.training.signals import gradient_norms
 
