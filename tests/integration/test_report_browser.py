@@ -184,7 +184,7 @@ def test_the_keyboard_reaches_charts_and_reads_them(page: Visit) -> None:
     page.page.focus("#plot-sparsity-encoder-0")
     page.page.keyboard.press("End")
     page.page.keyboard.press("ArrowUp")
-    assert "Update 400, layer 2: " in page.page.text_content("#plot-sparsity-encoder-0 + .readout")
+    assert "Update 400, layer 2: " in page.page.text_content("#plot-sparsity-encoder-0 ~ .readout")
 
 
 def test_another_site_is_chosen_and_its_numbers_are_a_table(page: Visit) -> None:
