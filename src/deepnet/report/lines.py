@@ -136,7 +136,7 @@ def chart(key: str, words: ChartWords, series: Iterable[Series | None], file: st
     found = [one for one in series if one]
     left_out = sum(one.left_out for one in found)
     note = f"{left_out:,} points are not drawn: of every stretch the lowest and the highest are; all are in {file}."
-    log = words.may_be_log and _is_wide(found)
+    log = words.may_be_log and _is_wide(one for one in found if one.look != "dotted")
     return LineChart(key=key, words=words, log=log, series=found, notes=[note] if left_out else [])
 
 

@@ -10,7 +10,7 @@ const CONFIG = {
 };
 
 const chartOf = (plot) => data.lines[plot.dataset.lines];
-const isVisible = (plot) => plot.clientWidth > 0;
+const isVisible = (plot) => plot.checkVisibility(); // a closed part has a width, and is not seen
 
 // What is drawn, said and put into a table for each kind of chart, and which of its axes go over what.
 const LINES = {

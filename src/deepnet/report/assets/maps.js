@@ -11,6 +11,8 @@ function mapFigure(map, part) {
   const bar = colourBar(option.scale);
   const incidents = inside ? [] : incidentTraces([part.run], { onMap: true });
   const cells = { type: "heatmap", x: place(part.steps), y0: 1, dy: 1, hoverongaps: false };
+  const arrow = blamedArrow(map, part.run);
+  const room = arrow.length * 8;
   const head = inside ? "update %{x:,d}" : alongAxis().says;
   return {
     data: [measuredCells(cells, shown, values, option.scale, bar, head), ...wrongCells(cells, values, head), ...incidents, ...blamedRings(map, part, place)],
@@ -18,9 +20,10 @@ function mapFigure(map, part) {
       hovermode: "closest",
       plot_bgcolor: NO_READING,
       shapes: blamedOutline(map, part.run),
-      margin: { l: 30 + inkWidth(whole.format(shown.length)), r: barWidth(bar), t: 28, b: 44, autoexpand: false },
+      annotations: arrow,
+      margin: { l: 30 + room + inkWidth(whole.format(shown.length)), r: barWidth(bar), t: 28, b: 44, autoexpand: false },
       xaxis: { ...runAxis(inside), showgrid: false, autorangeoptions: edges(map, inside) },
-      yaxis: { ...layerAxis(shown.length), showgrid: false, automargin: false, autorangeoptions: { minallowed: 0.5, maxallowed: shown.length + 0.5 } },
+      yaxis: { ...layerAxis(shown.length), showgrid: false, automargin: false, ticklabelstandoff: room, autorangeoptions: { minallowed: 0.5, maxallowed: shown.length + 0.5 } },
     }),
   };
 }

@@ -65,6 +65,13 @@ function blamedRings(map, part, x) {
   ];
 }
 
+// Where layers are thinner than a line, an arrow beside them still tells which it is.
+function blamedArrow(map, run) {
+  const one = outlined(map, run);
+  const common = { x: 0, xref: "paper", xanchor: "right", yref: "y", yanchor: "middle", showarrow: false };
+  return one ? [{ ...common, y: one.layer, text: "\u25b6", font: { size: 10, color: "#a40e26" } }] : [];
+}
+
 function blamedOutline(map, run) {
   const one = outlined(map, run);
   if (!one) return [];

@@ -7,8 +7,8 @@ function colourBar({ darkest, brightest, log }) {
   const ticks = log ? logTicks(darkest, brightest) : linearTicks(darkest, brightest);
   return {
     thickness: 12,
-    x: 1.02,
-    xpad: 0,
+    x: 1,
+    xpad: 9,
     ypad: 0,
     outlinewidth: 0,
     ticks: "outside",
@@ -19,7 +19,7 @@ function colourBar({ darkest, brightest, log }) {
 }
 
 // The bar, its ticks and their words.
-const barWidth = (bar) => 30 + Math.max(0, ...bar.ticktext.map(inkWidth));
+const barWidth = (bar) => 34 + Math.max(0, ...bar.ticktext.map(inkWidth));
 
 function linearTicks(low, high) {
   const step = niceStep((high - low) / 5);
