@@ -103,7 +103,7 @@ class RunReader:
         self._folder = RunFolder.open(path)
         self._name = name
         self._metrics = RecordFile(self._folder.metrics_path, dict)
-        self._undone = RecordFile(path / "undone.jsonl", dict)
+        self._undone = RecordFile(self._folder.undone_path, dict)
         self._readings = RecordFile(path / "probes.jsonl", reading_of)
         self._incidents = RecordFile(path / "incidents.jsonl", dict)
         self._notes: dict[str, list[str]] = {}
