@@ -97,11 +97,16 @@ def test_what_is_not_finite_has_a_colour_and_is_said(browser, tmp_path: Path) ->
 
 def test_labels_fit_their_margins(browser, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", layers=6, steps=400, probes=False)
-    values = [[10.0 ** -(n % 9) for n in range(6)], [3e-7] * 6]
-    write_lines(
-        run / "probes.jsonl",
-        [{"step": 200 * n, "norm_input": {"encoder.self": row}} for n, row in enumerate(values, 1)],
-    )
+    readings = [
+        {
+            "step": 200 * number,
+            "norm_input": {"encoder.self": [10.0 ** -(number + 3 * layer) for layer in range(6)]},
+            "similarity": {"decoder": [0.99990 + 0.00001 * (number + layer) for layer in range(6)]},
+            "sparsity": {"decoder.ffn": [123456.0 + number + layer for layer in range(6)]},
+        }
+        for number in (1, 2)
+    ]
+    write_lines(run / "probes.jsonl", readings)
     for width in (1400, 390):
         seen = visit(browser, deepnet.write_report(run).path.as_uri(), width=width)
         outside = seen.page.evaluate(
@@ -113,6 +118,10 @@ def test_labels_fit_their_margins(browser, tmp_path: Path) -> None:
               .map(([, text]) => text); })"""
         )
         assert outside == []
+        ticks = seen.page.eval_on_selector_all(
+            "#plot-similarity-decoder-0 .cbaxis text", "all => all.map(e => e.textContent)"
+        )
+        assert len(set(ticks)) == len(ticks) >= 3, "each says its own value"
         seen.page.close()
 
 

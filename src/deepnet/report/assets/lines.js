@@ -116,7 +116,7 @@ function zerosBelow(chart) {
     const x = isWindowed(chart) ? steps : along(series.run, steps);
     const marker = { symbol: "triangle-down-open", size: 8, color: data.runs[series.run].colour };
     const says = `0 or less<extra>${plain(seriesName(series))}</extra>`;
-    return [{ ...onTop, mode: "markers", x, y: steps.map(() => 0.02), marker, hovertemplate: says }];
+    return [{ ...overChart, mode: "markers", x, y: steps.map(() => 0.02), marker, hovertemplate: says }];
   });
 }
 

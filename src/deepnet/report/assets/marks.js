@@ -12,11 +12,11 @@ function incidentTraces(runs, { onMap } = {}) {
   });
 }
 
-const onTop = { type: "scatter", yaxis: "y2", showlegend: false, cliponaxis: false };
+const overChart = { type: "scatter", yaxis: "y2", showlegend: false, cliponaxis: false };
 
 function uprights(run, found, onMap) {
   const x = along(run, found.map((one) => one.step)).flatMap((place) => [place, place, null]);
-  const line = { ...onTop, x, y: found.flatMap(() => [0, 1, null]), mode: "lines", hoverinfo: "skip" };
+  const line = { ...overChart, x, y: found.flatMap(() => [0, 1, null]), mode: "lines", hoverinfo: "skip" };
   const dots = { ...line, line: { color: onMap ? "#000000" : "#57606a", width: onMap ? 1.5 : 1, dash: "dot" } };
   return onMap ? [{ ...line, line: { color: "#ffffff", width: 2 } }, dots] : [dots];
 }
@@ -25,7 +25,7 @@ function heads(run, found) {
   const { colour, name } = data.runs[run];
   const symbol = found.map((one) => KIND_SYMBOLS[one.kind] || "diamond");
   return {
-    ...onTop,
+    ...overChart,
     x: along(run, found.map((one) => one.step)),
     y: found.map(() => 1),
     mode: "markers",

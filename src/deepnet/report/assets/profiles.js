@@ -53,7 +53,7 @@ function wrongLayers(values) {
   const layers = [...values.keys()].filter((layer) => values[layer] === Infinity).map((layer) => layer + 1);
   if (!layers.length) return [];
   const marker = { symbol: "x", size: 7, color: NOT_FINITE };
-  return [{ ...onTop, mode: "markers", x: layers, y: layers.map(() => 0.97), marker, name: "not finite", showlegend: true, hovertemplate: "not finite<extra></extra>" }];
+  return [{ ...overChart, mode: "markers", x: layers, y: layers.map(() => 0.97), marker, name: "not finite", showlegend: true, hovertemplate: "not finite<extra></extra>" }];
 }
 
 const blamedNote = (layer, layers) => ({

@@ -22,13 +22,20 @@ function colourBar({ darkest, brightest, log }) {
 const barWidth = (bar) => 34 + Math.max(0, ...bar.ticktext.map(inkWidth));
 
 function linearTicks(low, high) {
+  if (!(high > low)) return [[low, say(low)]];
   const step = niceStep((high - low) / 5);
-  const ticks = [];
-  for (let place = Math.ceil(low / step) * step; place <= high + step * 1e-6; place += step) {
-    const value = Math.abs(place) < step * 1e-6 ? 0 : place;
-    ticks.push([value, say(value)]);
-  }
-  return ticks;
+  const [first, last] = [Math.ceil(low / step - 1e-6), Math.floor(high / step + 1e-6)];
+  return Array.from({ length: last - first + 1 }, (_, number) => {
+    const value = (first + number) * step;
+    return [value, tickText(value, step)];
+  });
+}
+
+// As many decimals as tell one tick from the next.
+function tickText(value, step) {
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  if (decimals > 6 || Math.abs(value) >= 1e6) return say(value);
+  return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
 
 function niceStep(rough) {
