@@ -196,6 +196,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def undone_path(self) -> Path:
+        """The records that metrics.jsonl lost when the guard sent the run back to an earlier step."""
+        return self.path / "undone.jsonl"
+
+    @property
     def probes_path(self) -> Path:
         """One JSON object per reading of the probes, by probe, place and layer."""
         return self.path / "probes.jsonl"

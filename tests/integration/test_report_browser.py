@@ -3,22 +3,19 @@
 Skipped without Chromium, unless pytest is run with --require-browser, as .ci/run does.
 """
 
-import lzma
 import re
-import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from made_runs import incident, make_run
+from visits import Visit, open_browser, visit
 
 import deepnet
 from deepnet.lock import locked_folder
 from deepnet.report.watch import ReportServer, WatchedRuns
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 KEPT = Path(__file__).resolve().parents[2] / "results" / "report"
 HOSTILE = "<img src=x onerror=alert(1)>"
 NAMES_OF_CONTROLS = """all => all.map(e =>
@@ -27,57 +24,7 @@ NAMES_OF_CONTROLS = """all => all.map(e =>
 
 @pytest.fixture(scope="module")
 def browser(pytestconfig: pytest.Config) -> Iterator[object]:
-    chromium = next(filter(None, map(shutil.which, NAMES)), None)
-    if chromium is None:
-        message = "no Chromium on this machine; Debian: apt-get install chromium"
-        if pytestconfig.getoption("--require-browser"):
-            pytest.fail(message)
-        pytest.skip(message)
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield launched
-        launched.close()
-
-
-@dataclass
-class Visit:
-    """An open page, and what went wrong on it."""
-
-    page: object
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def drawn(self) -> list[str]:
-        return self.page.eval_on_selector_all(".plot[data-drawn]", "all => all.map(e => e.id)")
-
-    def x_range(self, plot: str) -> list[float]:
-        return self.page.evaluate("id => document.getElementById(id)._fullLayout.xaxis.range", plot)
-
-    def drag(self, plot: str, start: float, end: float) -> None:
-        """Drag from one share of the chart's width to another, half-way up."""
-        area = self.page.locator(f"#{plot} .nsewdrag").first
-        area.scroll_into_view_if_needed()
-        box = area.bounding_box()
-        height = box["y"] + box["height"] / 2
-        mouse = self.page.mouse
-        mouse.move(box["x"] + start * box["width"], height)
-        mouse.down()
-        mouse.move(box["x"] + (start + end) / 2 * box["width"], height, steps=4)
-        mouse.move(box["x"] + end * box["width"], height, steps=4)
-        mouse.up()
-        self.page.wait_for_timeout(400)  # plotly waits for a second click
-
-
-def visit(browser, address: str, *, width: int = 1280) -> Visit:
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    seen = Visit(page)
-    page.on("console", lambda message: seen.complaints.append(message.text))
-    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
-    page.on("request", lambda request: seen.requests.append(request.url))
-    page.goto(address)
-    page.wait_for_selector("html[data-drawn=all]", timeout=120_000)
-    return seen
+    yield from open_browser(pytestconfig)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +46,7 @@ def page(one_run: Visit) -> Iterator[Visit]:
 
 def test_every_chart_is_drawn_and_nothing_is_fetched(page: Visit) -> None:
     visible = page.page.eval_on_selector_all(
-        ".plot", "all => all.filter(e => e.clientWidth > 0).map(e => e.id)"
+        ".plot", "all => all.filter(e => e.checkVisibility()).map(e => e.id)"
     )
     assert page.drawn() == visible
     assert len(visible) > 20
@@ -184,7 +131,7 @@ def test_the_keyboard_reaches_charts_and_reads_them(page: Visit) -> None:
     page.page.focus("#plot-sparsity-encoder-0")
     page.page.keyboard.press("End")
     page.page.keyboard.press("ArrowUp")
-    assert "Update 400, layer 2: " in page.page.text_content("#plot-sparsity-encoder-0 + .readout")
+    assert "Update 400, layer 2: " in page.page.text_content("#plot-sparsity-encoder-0 ~ .readout")
 
 
 def test_another_site_is_chosen_and_its_numbers_are_a_table(page: Visit) -> None:
@@ -247,6 +194,72 @@ def test_those_who_cannot_see_the_charts_get_words(page: Visit) -> None:
         every("main button, main select, main input, main summary, main a", NAMES_OF_CONTROLS)
     )
     assert page.page.evaluate("document.documentElement.lang") == "en"
+
+
+def test_buttons_for_the_mouse_are_not_in_the_way_of_the_keyboard(page: Visit) -> None:
+    assert page.page.locator(".modebar-btn").count() > 20
+    page.page.focus("#reset")
+    for _ in range(12):
+        page.page.keyboard.press("Tab")
+        assert not page.page.evaluate("document.activeElement.closest('.modebar') !== null")
+    page.page.focus("#plot-lr")
+    with page.page.expect_download() as download:
+        page.page.keyboard.press("s")
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_smoothing_draws_the_mean_over_what_was_measured(page: Visit) -> None:
+    values = "name => document.getElementById(name)._fullData.filter(t => t.yaxis === 'y').map(t => Array.from(t.y))"
+    before = page.page.evaluate(values, "plot-gradient_norm")
+    page.page.check("#smooth")
+    page.page.wait_for_timeout(500)
+    raw, mean = page.page.evaluate(values, "plot-gradient_norm")
+    assert [raw] == before
+    assert mean[10] == pytest.approx(sum(raw[8:13]) / 5)
+    assert page.page.evaluate(values, "plot-lr") == [page.page.evaluate(values, "plot-lr")[0]]
+    page.page.uncheck("#smooth")
+    page.page.wait_for_timeout(500)
+    assert page.page.evaluate(values, "plot-gradient_norm") == before
+
+
+def test_tokens_and_time_are_axes_too(page: Visit) -> None:
+    last = "name => document.getElementById(name)._fullData[0].x.at(-1)"
+    mark = """document.getElementById('plot-loss')._fullData
+        .find(t => t.marker?.symbol?.includes?.('triangle-down')).x[0]"""
+    for axis, end, incident_at in (
+        ("tokens", 900 * 400, 900 * 200),
+        ("seconds", 0.3 * 400, 0.3 * 200),
+        ("updates", 400, 200),
+    ):
+        page.page.select_option("#along", axis)
+        page.page.wait_for_timeout(1500)
+        assert page.page.evaluate(last, "plot-loss") == pytest.approx(end, rel=1e-5)
+        assert page.page.evaluate(last, "plot-norm_input-encoder-0") == pytest.approx(end, rel=1e-5)
+        assert page.page.evaluate(mark) == pytest.approx(incident_at, rel=1e-5)
+    assert page.complaints == []
+
+
+def test_layers_zoom_together(page: Visit) -> None:
+    layers = "id => document.getElementById(id)._fullLayout.yaxis.range"
+    page.page.evaluate(
+        "() => Plotly.relayout('plot-norm_input-encoder-0', {'yaxis.range[0]': 1.5, 'yaxis.range[1]': 4.5})"
+    )
+    page.page.wait_for_timeout(800)
+    for other in ("plot-norm_input-decoder-0", "plot-gradient_norm-encoder-0"):
+        assert page.page.evaluate(layers, other) == pytest.approx([1.5, 4.5])
+    assert page.page.evaluate(layers, "plot-loss")[1] > 4.5, "values are no layers"
+    page.page.evaluate("document.getElementById('incident-0-0').open = true")
+    profile = "plot-profile-incident-0-0-incident-0-0-gradient_norm-encoder"
+    page.page.wait_for_selector(f"#{profile}[data-drawn]")
+    assert page.x_range(profile) == pytest.approx([1.5, 4.5])
+
+
+def test_page_up_and_down_go_over_layers(page: Visit) -> None:
+    readout = "#plot-norm_input-decoder-0 ~ .readout"
+    page.page.focus("#plot-norm_input-decoder-0")
+    for key, layer in (("Home", 1), ("PageUp", 2), ("PageUp", 3), ("PageDown", 2)):
+        page.page.keyboard.press(key)
+        assert f"layer {layer}: " in page.page.text_content(readout)
 
 
 def test_it_prints_on_several_pages_with_whole_charts(one_run: Visit) -> None:
@@ -343,11 +356,7 @@ PAGES = {
 @pytest.mark.parametrize("title", PAGES)
 def test_the_pages_of_real_runs(browser, tmp_path: Path, title: str) -> None:
     """Those that docs/report.md shows, from the files of the runs that results/report keeps."""
-    runs = []
-    for name in PAGES[title]:
-        runs.append(Path(shutil.copytree(KEPT / name, tmp_path / name)))
-        packed = runs[-1] / "probes.jsonl.xz"
-        (runs[-1] / "probes.jsonl").write_bytes(lzma.decompress(packed.read_bytes()))
+    runs = [KEPT / name for name in PAGES[title]]
     written = deepnet.write_report(runs, tmp_path / "page.html")
     assert written.num_bytes < 5_000_000
     seen = visit(browser, written.path.as_uri())

@@ -54,6 +54,8 @@ class ReportedRun:
     environment: dict[str, Any]
     metrics: list[dict[str, Any]]
     """The records of metrics.jsonl, each with an integer "step"."""
+    undone: list[dict[str, Any]]
+    """Those of undone.jsonl, which the guard's going back took out of metrics.jsonl."""
     readings: list[Reading]
     """The records of probes.jsonl."""
     incidents: list[dict[str, Any]]
@@ -103,6 +105,7 @@ class RunReader:
         self._folder = RunFolder.open(path)
         self._name = name
         self._metrics = RecordFile(self._folder.metrics_path, dict)
+        self._undone = RecordFile(self._folder.undone_path, dict)
         self._readings = RecordFile(path / "probes.jsonl", reading_of)
         self._incidents = RecordFile(path / "incidents.jsonl", dict)
         self._notes: dict[str, list[str]] = {}
@@ -117,6 +120,7 @@ class RunReader:
             recipe=self._recipe(),
             environment=self._object("environment", "environment.json") or {},
             metrics=self._records("training", self._metrics, "no metrics.jsonl: no record yet"),
+            undone=self._records("training", self._undone),
             readings=self._records("depth", self._readings, NO_PROBES),
             incidents=self._with_details(),
             scores=scores,
@@ -152,18 +156,21 @@ class RunReader:
         self._note(section, f"{name} is not a JSON object")
         return None
 
-    def _records(self, section: str, file: RecordFile[Record], missing: str) -> list[Record]:
-        """Return the records of a file, none with a note where there is none."""
+    def _records(
+        self, section: str, file: RecordFile[Record], missing: str | None = None
+    ) -> list[Record]:
+        """Return the records of a file; none where there is none, with a note where that is worth one."""
         try:
             records = file.read()
         except FileNotFoundError:
-            self._note(section, missing)
+            if missing:
+                self._note(section, missing)
             return []
         except OSError as error:
-            self._note(section, f"{file.path.name} cannot be read: {error.strerror}")
+            self._note(section, f"{file.found.name} cannot be read: {error.strerror}")
             return []
         if file.damaged:
-            self._note(section, f"{file.damaged} damaged lines of {file.path.name} are left out")
+            self._note(section, f"{file.damaged} damaged lines of {file.found.name} are left out")
         return records
 
     def _with_details(self) -> list[dict[str, Any]]:

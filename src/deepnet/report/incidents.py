@@ -1,18 +1,14 @@
-"""Incidents of the guard: a row each, and the last steps before it."""
+"""Incidents of the guard as the page speaks of them: here, and only here, the fields of a record are read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deepnet.report.folder import ReportedRun
-from deepnet.report.lines import LineChart, chart, line
-from deepnet.report.maps import DepthMap, depth_map, measured_stack
+from deepnet.report.places import Blamed, blamed_of
 from deepnet.report.readings import Reading, reading_of
 from deepnet.report.rounding import real, short
-from deepnet.report.wording import ACTIONS, CHARTS, KINDS, STACKS
-
-_MOST_DETAILS = 12
-"""Incidents of a run whose last steps the page draws."""
+from deepnet.report.wording import ACTIONS, KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,100 +19,118 @@ class Incident:
     run: int
     step: int
     kind: str
+    """nan, spike, explosion or plateau, as recorded."""
     action: str
-    where: str
+    """warn, skip, roll_back and so on, as recorded."""
+    blamed: Blamed
     message: str
     back_to: int | None
     loss: float | None
     gradient_norm: float | None
-    charts: list[LineChart]
-    """Loss, gradient norm and learning rate of the last steps."""
-    maps: list[DepthMap]
-    """Gradient norm and LayerNorm input of the last steps, by layer."""
+    measure: str
+    """What it was that left its limits, in words; "" in a record that does not say so."""
+    value: float | None
+    limit: float | None
+    limit_from: str
+    """What the limit is made of, in words."""
+    found_by: str
+    """How the place was found, in words."""
+    reading: Reading | None
+    """What the probes read at that moment, where it is recorded."""
+    last: dict[str, Any]
+    """The content of its file in incidents/, empty where there is none."""
+
+    @property
+    def steps(self) -> list[int]:
+        """The last steps, this one included."""
+        steps = self.last.get("steps")
+        return [step for step in steps if type(step) is int] if isinstance(steps, list) else []
+
+    def last_points(self, name: str) -> list[tuple[int, Any]]:
+        """Return a number of the last steps, by step."""
+        values = self.last.get(name)
+        return [*zip(self.steps, values if isinstance(values, list) else [], strict=False)]
+
+    def last_rows(self, name: str) -> dict[str, Any]:
+        """Return what was measured in the layers in the last steps: place -> one list over layers per step."""
+        places = self.last.get(name)
+        return places if isinstance(places, dict) else {}
+
+    @property
+    def kind_words(self) -> str:
+        """The kind as the page calls it."""
+        return KINDS.get(self.kind, self.kind)
+
+    @property
+    def done(self) -> str:
+        """What was done about it, in words."""
+        words = ACTIONS.get(self.action, self.action)
+        if self.back_to is None:
+            return words
+        joint = "back to" if self.action == "roll_back" else "and back to"
+        return f"{words.removesuffix(' back')} {joint} update {self.back_to:,}"
+
+    @property
+    def cause(self) -> str:
+        """One sentence on what was measured."""
+        if not self.measure or self.kind == "plateau":
+            return _sentence(self.message)
+        if self.value is None or self.limit is None:
+            return _sentence(self.measure)
+        made = f", {self.limit_from}" if self.limit_from else ""
+        return _sentence(f"{self.measure}: {self.value:.4g}; the limit was {self.limit:.4g}{made}")
 
 
-def incidents_of(runs: Sequence[ReportedRun]) -> list[Incident]:
-    """Return the incidents of all runs, each run's in its order."""
+def incidents_of(run: ReportedRun, number: int) -> list[Incident]:
+    """Return the incidents of one run, the `number`-th of the page, in their order."""
     return [
-        _incident(record, run=number, place=place)
-        for number, run in enumerate(runs)
+        _incident(record, run=number, key=f"incident-{number}-{place}")
         for place, record in enumerate(run.incidents)
     ]
 
 
-def undrawn_note(runs: Sequence[ReportedRun]) -> list[str]:
-    """Say for which runs not every incident's last steps are drawn."""
-    return [
-        f"{run.name}: the last steps of the first {_MOST_DETAILS} of {len(run.incidents)} incidents are drawn; "
-        "the others are in incidents/."
-        for run in runs
-        if len(run.incidents) > _MOST_DETAILS
-    ]
+def seen_by_probes(incidents: Sequence[Incident]) -> list[Reading]:
+    """Return what the probes read at the incidents that the run did not go back from."""
+    kept = [one for one in incidents if one.back_to is None]
+    return [one.reading for one in kept if one.reading]
 
 
-def _incident(record: dict[str, Any], *, run: int, place: int) -> Incident:
-    key = f"incident-{run}-{place}"
-    details = record["details"] if place < _MOST_DETAILS else None
-    kind, action = str(record.get("kind")), str(record.get("action"))
-    where, back_to = record.get("where"), record.get("back_to")
+def _incident(record: dict[str, Any], *, run: int, key: str) -> Incident:
+    details = record["details"] if isinstance(record["details"], dict) else {}
+    back_to = record.get("back_to")
     return Incident(
         key=key,
         run=run,
         step=record["step"],
-        kind=KINDS.get(kind, kind),
-        action=ACTIONS.get(action, action),
-        where=where if isinstance(where, str) else "",
-        message=str(record.get("message") or ""),
+        kind=str(record.get("kind")),
+        action=str(record.get("action")),
+        blamed=blamed_of(record.get("where"), record.get("place")),
+        message=_text(record, "message"),
         back_to=back_to if isinstance(back_to, int) else None,
         loss=short(real(record.get("loss"))),
         gradient_norm=short(real(record.get("gradient_norm"))),
-        charts=list(_charts(key, details or {}, run)),
-        maps=list(_maps(key, details or {}, run, place=str(where or ""))),
+        measure=_text(record, "measure") or _text(record, "sign").replace("_", " "),
+        value=short(real(record.get("value"))),
+        limit=short(real(record.get("limit"))),
+        limit_from=_text(record, "limit_from"),
+        found_by=_text(record, "found_by"),
+        reading=_reading(details.get("probes"), record["step"]),
+        last=details,
     )
 
 
-def _steps(details: dict[str, Any]) -> list[int]:
-    steps = details.get("steps")
-    return [step for step in steps if type(step) is int] if isinstance(steps, list) else []
+def _reading(found: object, step: int) -> Reading | None:
+    """Return a reading of its own step where it has one: the latest before an incident that was not looked into."""
+    if not isinstance(found, dict) or not found:
+        return None
+    own = found.get("step")
+    return reading_of({**found, "step": own if type(own) is int else step})
 
 
-def _charts(key: str, details: dict[str, Any], run: int) -> Iterator[LineChart]:
-    for name in ("loss", "gradient_norm", "lr"):
-        values = details.get(name)
-        points = zip(_steps(details), values if isinstance(values, list) else [], strict=False)
-        if found := line(points, run=run):
-            yield chart(f"{key}-{name}", CHARTS[f"incident-{name}"], [found], "incidents/")
+def _text(record: dict[str, Any], key: str) -> str:
+    found = record.get(key)
+    return found if isinstance(found, str) else ""
 
 
-def _maps(key: str, details: dict[str, Any], run: int, *, place: str) -> Iterator[DepthMap]:
-    """Yield maps per stack: gradient of all weights and of the place where it happened, input of that site's norm."""
-    stack, *rest = place.split(".")
-    role = ".".join([stack, *rest[1:]])
-    site = ".".join([stack, *rest[1:2]])
-    drawn = (("gradient_norm", "gradient", role), ("norm_input", "norm_input", site))
-    for probe, name, wanted in drawn:
-        readings = _by_step(details, name, probe)
-        for one in STACKS:
-            measured = measured_stack(readings, probe, one, run=run)
-            if measured:
-                chosen = measured.only(wanted)
-                yield depth_map(f"{key}-{probe}-{one}", probe, one, [chosen])
-
-
-def _by_step(details: dict[str, Any], name: str, probe: str) -> list[Reading]:
-    """Return the rows of a window, place -> one list per step, as readings of probes.jsonl."""
-    places = details.get(name)
-    rows = places if isinstance(places, dict) else {}
-    return [
-        reading_of(
-            {
-                "step": step,
-                probe: {p: steps[number] for p, steps in rows.items() if number < _length(steps)},
-            }
-        )
-        for number, step in enumerate(_steps(details))
-    ]
-
-
-def _length(steps: Any) -> int:
-    return len(steps) if isinstance(steps, list) else 0
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""

@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from deepnet.evaluation.tokenization import recorded_tokenization
 from deepnet.report.folder import ReportedRun
+from deepnet.report.incidents import Incident
 from deepnet.report.readings import places_of
 from deepnet.report.rounding import real, short, thinned
+from deepnet.report.undone import kept_and_undone, taken_back
 from deepnet.report.wording import CHARTS, STACKS, ChartWords, probe_words, stack_of
 
 _MOST_POINTS = 1500
@@ -15,7 +17,10 @@ _MOST_POINTS = 1500
 _WIDE = 30.0
 """Largest over smallest value from which a chart starts with a logarithmic axis."""
 
-Look = Literal["thin", "plain", "marked", "dotted", "star"]
+_MOST_ZEROS = 0.1
+"""Part of the values that may be zero on an axis that starts logarithmic."""
+
+Look = Literal["thin", "plain", "marked", "dotted", "star", "undone"]
 Points = Iterable[tuple[int, Any]]
 
 
@@ -45,8 +50,10 @@ class LineChart:
     notes: list[str]
 
 
-def training_charts(runs: Sequence[ReportedRun]) -> list[LineChart]:
-    """Return the charts of metrics.jsonl and of the test part's BLEU."""
+def training_charts(
+    runs: Sequence[ReportedRun], incidents: Sequence[Sequence[Incident]]
+) -> list[LineChart]:
+    """Return the charts of metrics.jsonl and of the test part's BLEU, with what was undone as lines of their own."""
     drawn: dict[str, list[Series | None]] = {"loss": [], "bleu": []}
     for number, run in enumerate(runs):
         drawn["loss"] += [
@@ -60,6 +67,8 @@ def training_charts(runs: Sequence[ReportedRun]) -> list[LineChart]:
         for key in ("lr", "gradient_norm", "tokens_per_second", "skipped_updates"):
             found = line(_recorded(run, key), run=number)
             drawn.setdefault(key, []).append(found)
+        for key in ("loss", "gradient_norm", "lr"):
+            drawn[key].append(_undone(run, incidents[number], key, number))
     if not any(any(found.values) for found in drawn["skipped_updates"] if found):
         del drawn["skipped_updates"]
     return [
@@ -103,7 +112,7 @@ def outside_charts(runs: Sequence[ReportedRun]) -> list[LineChart]:
 
 
 def line(points: Points, *, run: int, label: str = "", look: Look = "plain") -> Series | None:
-    """Return a line through some points, broken where the run went back to an earlier step; None for no value."""
+    """Return a line through some points, broken where they go back to an earlier step; None for no value."""
     steps: list[int] = []
     values: list[float] = []
     for step, value in points:
@@ -131,7 +140,7 @@ def chart(key: str, words: ChartWords, series: Iterable[Series | None], file: st
     found = [one for one in series if one]
     left_out = sum(one.left_out for one in found)
     note = f"{left_out:,} points are not drawn: of every stretch the lowest and the highest are; all are in {file}."
-    log = words.may_be_log and _is_wide(found)
+    log = words.may_be_log and _is_wide(one for one in found if one.look != "dotted")
     return LineChart(key=key, words=words, log=log, series=found, notes=[note] if left_out else [])
 
 
@@ -140,7 +149,20 @@ def _charts(drawn: dict[str, list[Series | None]], file: str) -> list[LineChart]
 
 
 def _recorded(run: ReportedRun, key: str) -> Points:
+    return kept_and_undone(_written(run, key))[0]
+
+
+def _written(run: ReportedRun, key: str) -> list[tuple[int, Any]]:
     return [(record["step"], record[key]) for record in run.metrics if key in record]
+
+
+def _undone(
+    run: ReportedRun, incidents: Sequence[Incident], key: str, number: int
+) -> Series | None:
+    """Return what a run went back from: as far as it is recorded, or else the last steps before it did."""
+    recorded = [(record["step"], record[key]) for record in run.undone if key in record]
+    points = [*kept_and_undone(_written(run, key))[1], *(recorded or taken_back(incidents, key))]
+    return line(points, run=number, label="undone by going back", look="undone")
 
 
 def _read(run: ReportedRun, probe: str, place: str, *, layer: int = 0) -> Points:
@@ -181,6 +203,9 @@ def _outside_words(probe: str) -> ChartWords:
 
 
 def _is_wide(series: Iterable[Series]) -> bool:
-    """Return whether the values, all positive, go over more than one and a half powers of ten."""
+    """Return whether the values, none negative and few zero, go over more than one and a half powers of ten."""
     values = [value for one in series for value in one.values if value is not None]
-    return bool(values) and min(values) > 0 and max(values) > _WIDE * min(values)
+    positive = [value for value in values if value > 0]
+    if not positive or min(values) < 0 or values.count(0) > _MOST_ZEROS * len(values):
+        return False
+    return max(positive) > _WIDE * min(positive)

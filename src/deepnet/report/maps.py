@@ -81,6 +81,12 @@ class Measured:
         matrices = {name: self.matrices[name] for name in kept}
         return replace(self, matrices=matrices, labels={name: self.labels[name] for name in kept})
 
+    def at(self, columns: Sequence[int]) -> "Measured":
+        """Return some of the readings."""
+        steps = [self.steps[column] for column in columns]
+        matrices = {place: matrix[:, list(columns)] for place, matrix in self.matrices.items()}
+        return replace(self, steps=steps, matrices=matrices)
+
 
 def depth_maps(runs: Sequence[ReportedRun], *, spent: int = 0) -> list[DepthMap]:
     """Return the maps of some runs, probe by probe, the encoder before the decoder.

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from deepnet.report.clock import clock_of
 from deepnet.report.folder import ReportedRun
-from deepnet.report.incidents import Incident, incidents_of, undrawn_note
+from deepnet.report.incidents import Incident, incidents_of, seen_by_probes
 from deepnet.report.lines import LineChart, outside_charts, probe_charts, training_charts
 from deepnet.report.maps import DepthMap, depth_maps, left_out_notes
+from deepnet.report.readings import in_order
 from deepnet.report.recipes import table_of
 from deepnet.report.samples import sample_tables
 from deepnet.report.summary import (
@@ -24,15 +26,23 @@ from deepnet.report.summary import (
     depth_of,
     last_step,
     scheme_of,
-    status_of,
     summary_of,
     test_score,
 )
+from deepnet.report.verdict import Verdict, verdict_of
+from deepnet.report.windows import Window, profiles_of, undrawn_notes, windows_of
 from deepnet.version import __version__
 
 ASSETS = Path(__file__).parent / "assets"
 """Templates, style, scripts and the drawing library."""
-_SCRIPTS = ("figures.js", "maps.js", "numbers.js", "page.js")
+_STYLES = ("page.css", "verdict.css", "charts.css", "tables.css", "print.css")
+_SCRIPTS = (
+    *("start.js", "layout.js", "along.js", "marks.js", "smooth.js", "lines.js", "cells.js"),
+    *("scales.js", "maps.js", "profiles.js", "numbers.js", "drawing.js", "zoom.js"),
+    *("keyboard.js", "paper.js", "page.js"),
+)
+_OPENED = ("diverged", "did not learn")
+"""Badges of runs whose incident is open from the start."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot")
@@ -53,24 +63,29 @@ class Report:
     """What is shown of some runs."""
 
     runs: Sequence[ReportedRun]
+    verdicts: list[Verdict]
     training: list[LineChart]
     output: list[LineChart]
     maps: list[DepthMap]
     outside: list[LineChart]
     incidents: list[Incident]
+    windows: list[Window]
 
     @classmethod
     def of(cls, runs: Sequence[ReportedRun]) -> "Report":
         """Work out the charts of some runs."""
-        incidents = incidents_of(runs)
-        spent = sum(window.num_cells for incident in incidents for window in incident.maps)
+        incidents = [incidents_of(run, number) for number, run in enumerate(runs)]
+        windows = windows_of(incidents)
+        read = [_with_readings(*both) for both in zip(runs, incidents, strict=True)]
         return cls(
-            runs=runs,
-            training=training_charts(runs),
-            output=probe_charts(runs),
-            maps=depth_maps(runs, spent=spent),
-            outside=outside_charts(runs),
-            incidents=incidents,
+            runs=read,
+            verdicts=[verdict_of(*both) for both in zip(runs, incidents, strict=True)],
+            training=training_charts(read, incidents),
+            output=probe_charts(read),
+            maps=depth_maps(read, spent=sum(m.num_cells for one in windows for m in one.maps)),
+            outside=outside_charts(read),
+            incidents=[one for of_run in incidents for one in of_run],
+            windows=windows,
         )
 
     @property
@@ -89,7 +104,7 @@ def page_of(report: Report, *, live: Mapping[str, Any] | None = None) -> str:
     return _template("page.html").render(
         title=report.title,
         policy=_policy([library, own], live=live is not None),
-        style=Markup(_asset("report.css")),
+        style=Markup("".join(map(_asset, _STYLES))),
         library=Markup(library),
         script=Markup(own),
         licence=Markup(_asset("plotly.LICENSE")),
@@ -102,6 +117,7 @@ def page_of(report: Report, *, live: Mapping[str, Any] | None = None) -> str:
 def main_of(report: Report) -> str:
     """Return what stands between the page's head and its scripts."""
     runs = report.runs
+    profiles = {one.incident.key: profiles_of(one, report.maps) for one in report.windows}
     return _template("main.html").render(
         report=report,
         runs=runs,
@@ -109,9 +125,13 @@ def main_of(report: Report) -> str:
         version=__version__,
         time=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         summaries=[_summary(run) for run in runs],
+        has_clock=all(len(clock_of(run).steps) > 1 for run in runs),
+        opened={one.link for one in report.verdicts if one.badge in _OPENED},
+        drawn={w.incident.key for w in report.windows if w.charts or profiles[w.incident.key]},
+        profiles=profiles,
         depth=_by_probe(report.maps),
         depth_notes=left_out_notes(runs, report.maps),
-        incident_notes=undrawn_note(runs),
+        incident_notes=undrawn_notes(runs, report.windows),
         samples=sample_tables(runs),
         recipe=table_of([run.recipe for run in runs]),
         environment=table_of([run.environment for run in runs]),
@@ -120,19 +140,32 @@ def main_of(report: Report) -> str:
 
 def report_data(report: Report) -> dict[str, Any]:
     """Return the numbers that the scripts draw."""
-    details = report.incidents
     lines = [*report.training, *report.output, *report.outside]
-    lines += [chart for incident in details for chart in incident.charts]
-    maps = [*report.maps, *(found for incident in details for found in incident.maps)]
+    lines += [chart for window in report.windows for chart in window.charts]
+    maps = [*report.maps, *(found for window in report.windows for found in window.maps)]
     styles = styles_of(len(report.runs))
     return {
         "runs": [
-            {"name": run.name, **asdict(style)}
-            for run, style in zip(report.runs, styles, strict=True)
+            {
+                "name": run.name,
+                **asdict(style),
+                "clock": asdict(clock_of(run)),
+                "decisive": verdict.incident.key if verdict.incident else None,
+            }
+            for run, style, verdict in zip(report.runs, styles, report.verdicts, strict=True)
         ],
         "incidents": [
-            {"run": i.run, "step": i.step, "kind": i.kind, "action": i.action, "where": i.where}
-            for i in details
+            {
+                "key": one.key,
+                "run": one.run,
+                "step": one.step,
+                "kind": one.kind_words,
+                "action": one.done,
+                "where": one.blamed.words,
+                "stack": one.blamed.stack,
+                "layer": one.blamed.layer,
+            }
+            for one in report.incidents
         ],
         "lines": {chart.key: asdict(chart) for chart in lines},
         "maps": {found.key: asdict(found) for found in maps},
@@ -151,11 +184,15 @@ def styles_of(count: int) -> list[Style]:
     ]
 
 
+def _with_readings(run: ReportedRun, incidents: Sequence[Incident]) -> ReportedRun:
+    """Return a run with what the probes read at its incidents among its readings."""
+    return replace(run, readings=in_order([*seen_by_probes(incidents), *run.readings]))
+
+
 def _summary(run: ReportedRun) -> dict[str, Any]:
     best = best_validation(run)
     return {
         "text": summary_of(run),
-        "status": status_of(run),
         "scheme": scheme_of(run),
         "depth": depth_of(run),
         "parameters": f"{run.parameters:,}" if run.parameters else "-",

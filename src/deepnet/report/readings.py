@@ -22,7 +22,7 @@ class Reading:
 
     step: int
     probes: dict[str, dict[str, Values]]
-    """Probe -> place -> one value per layer, NaN for null."""
+    """Probe -> place -> one value per layer, infinite where null or not finite."""
 
 
 def reading_of(record: dict[str, Any]) -> Reading:
@@ -61,11 +61,16 @@ def places_of(readings: Iterable[Reading], probe: str) -> list[str]:
 
 
 def matrix_of(readings: Sequence[Reading], probe: str, place: str) -> Values:
-    """Return [layers, readings] of one probe at one place; NaN where a layer has none or a reading lacks it."""
+    """Return [layers, readings] of one probe at one place.
+
+    NaN where a reading lacks the layer, and all along a layer that never has a number: it has no such site. Infinite
+    where a value is not finite.
+    """
     columns = [reading.probes.get(probe, {}).get(place, _NONE) for reading in readings]
     matrix = np.full((max(map(len, columns), default=0), len(columns)), np.nan)
     for number, column in enumerate(columns):
         matrix[: len(column), number] = column
+    matrix[~np.isfinite(matrix).any(axis=1)] = np.nan
     return matrix
 
 
@@ -77,10 +82,11 @@ def together(probe: str, matrices: Sequence[Values]) -> tuple[str, Values] | Non
     layers = max(map(len, matrices))
     padded = [np.pad(m, ((0, layers - len(m)), (0, 0)), constant_values=np.nan) for m in matrices]
     squares = np.square(np.stack(padded))
-    count = np.isfinite(squares).sum(axis=0)
+    count = (~np.isnan(squares)).sum(axis=0)
     total = np.where(count, np.nansum(squares, axis=0), np.nan)
     return label, np.sqrt(total / np.maximum(count, 1) if mean else total)
 
 
 def _array(values: list[Any]) -> Values:
-    return np.array([real(value) for value in values], dtype=np.float32)
+    numbers = np.array([real(value) for value in values], dtype=np.float32)
+    return np.where(np.isfinite(numbers), numbers, np.float32(np.inf))

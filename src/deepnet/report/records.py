@@ -1,9 +1,13 @@
-"""JSON-lines files that may be growing: what is complete is read once, what is damaged is counted."""
+"""JSON-lines files that may be growing: what is complete is read once, what is damaged is counted.
+
+A file that is there as NAME.xz alone, as results/ keeps some, is read like the plain one.
+"""
 
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 Record = TypeVar("Record")
 
@@ -22,10 +26,19 @@ class RecordFile(Generic[Record]):
     def read(self) -> list[Record]:
         """Return all records so far; of a file that has only grown since, the new lines alone are read.
 
-        An unfinished last line is left for the next time. Raises OSError where there is no file.
+        An unfinished last line is left for the next time. Raises OSError where there is no file, or one that cannot be
+        unpacked.
         """
-        with self.path.open("rb") as file:
-            status = self.path.stat()
+        try:
+            self._read()
+        except (lzma.LZMAError, EOFError) as error:
+            raise OSError(None, "damaged, or a part of the file") from error
+        return list(self._records)
+
+    def _read(self) -> None:
+        path = self.found
+        with self._open(path) as file:
+            status = path.stat()
             if status.st_ino != self._inode or status.st_size < self._offset:
                 self._records, self.damaged = [], 0
                 self._inode, self._offset = status.st_ino, 0
@@ -35,7 +48,15 @@ class RecordFile(Generic[Record]):
                     break
                 self._add(line)
                 self._offset += len(line)
-        return list(self._records)
+
+    @property
+    def found(self) -> Path:
+        """The file itself, or its packed form where only that is there."""
+        packed = self.path.with_name(f"{self.path.name}.xz")
+        return packed if packed.exists() and not self.path.exists() else self.path
+
+    def _open(self, path: Path) -> IO[bytes]:
+        return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
 
     def _add(self, line: bytes) -> None:
         try:

@@ -112,6 +112,8 @@ class ChartWords:
     """How values are read out, in d3's format language."""
     may_be_log: bool = True
     """Whether the axis starts logarithmic where the values go over many powers of ten."""
+    noisy: bool = True
+    """Whether smoothing means anything."""
 
 
 CHARTS = {
@@ -134,6 +136,7 @@ CHARTS = {
         unit="learning rate",
         number=".3~e",
         may_be_log=False,
+        noisy=False,
     ),
     "gradient_norm": ChartWords(
         title="Gradient norm of the model",
@@ -180,6 +183,7 @@ CHARTS = {
         unit="learning rate",
         number=".3~e",
         may_be_log=False,
+        noisy=False,
     ),
     "logit_scale": ChartWords(
         title="Scale of the logits",

@@ -60,9 +60,22 @@ def forget_later(run: RunFolder, state: TrainingState) -> None:
 
 
 def forget_incidents(run: RunFolder, *, keep: int) -> None:
-    """Cut the incidents back to the first ones, as many as the checkpoint knows that the run goes on from."""
+    """Cut the incidents back to the first ones, as many as the checkpoint knows that the run goes on from.
+
+    What the others undid goes with them.
+    """
     if run.incidents_path.exists():
         rewrite_jsonl(run.incidents_path, read_jsonl(run.incidents_path)[:keep])
+    if run.undone_path.exists():
+        known = [one for one in read_jsonl(run.undone_path) if one["incident"] <= keep]
+        rewrite_jsonl(run.undone_path, known)
+
+
+def _keep_undone(run: RunFolder, step: int, *, incident: int) -> None:
+    """Keep the records after a step, which going back there takes out of metrics.jsonl, in a file of their own."""
+    for record in read_jsonl(run.metrics_path):
+        if record["step"] > step:
+            append_jsonl(run.undone_path, {**record, "incident": incident})
 
 
 def _go_back(session: Session, verdict: Verdict, step: int) -> None:
@@ -77,6 +90,7 @@ def _go_back(session: Session, verdict: Verdict, step: int) -> None:
     session.ranks.wait()
     if session.ranks.is_writer:
         drop_checkpoints_after(run.checkpoints, step=step)
+        _keep_undone(run, step, incident=earlier.num_incidents)
         forget_later(run, trained.state)
     session.ranks.wait()
 

@@ -275,6 +275,11 @@ def test_rolling_back_trains_on_past_the_data_that_went_wrong(toy):
     assert (incident["kind"], incident["back_to"]) == ("spike", 20)
     last = json.loads((run.path / incident["details"]).read_text())
     assert last["steps"] == list(range(26, 76))
+    undone = read_jsonl(run.path / "undone.jsonl")
+    assert [r["step"] for r in undone] == list(range(21, 75))
+    assert {r["incident"] for r in undone} == {1}
+    _, _, straight = toy.train("straight", loader=ListedUpdates(updates[:74]), max_steps=74, **SLOW)
+    assert [r["loss"] for r in undone] == [r["loss"] for r in toy.records(straight)[20:]]
 
 
 @pytest.mark.parametrize("stop_at", [22, 67, 74, 75, 76])
@@ -304,6 +309,9 @@ def test_a_guarded_run_that_is_interrupted_ends_as_one_that_is_not(toy, stop_at)
     assert incidents[0] == incidents[1]
     details = [json.loads((r.path / "incidents/0001.json").read_text()) for r in (run, whole_run)]
     assert details[0] == details[1]
+    undone = [read_jsonl(r.path / "undone.jsonl") for r in (run, whole_run)]
+    assert undone[0]
+    assert [r["loss"] for r in undone[0]] == [r["loss"] for r in undone[1]]
 
 
 def test_lowering_the_rate_trains_on_with_half_of_it(toy):

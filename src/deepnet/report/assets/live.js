@@ -34,12 +34,17 @@ function replacePage(html) {
   fresh.innerHTML = html;
   const focused = document.activeElement?.id;
   const place = window.scrollY;
-  all("details[id][open]").forEach((old) => find(fresh, old.id)?.setAttribute("open", ""));
+  all("details[id]").forEach((old) => find(fresh, old.id)?.toggleAttribute("open", old.open));
   all("select[id], input[id]").forEach((old) => {
     const now = find(fresh, old.id);
     if (now) Object.assign(now, old.type === "checkbox" ? { checked: old.checked } : { value: old.value });
   });
-  all(".plot[data-drawn]").forEach((old) => find(fresh, old.id)?.replaceWith(old));
+  all(".plot[data-drawn]").forEach((old) => {
+    const now = find(fresh, old.id);
+    if (!now) return;
+    Object.assign(old.dataset, now.dataset);
+    now.replaceWith(old);
+  });
   document.getElementById("page").replaceChildren(...fresh.childNodes);
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   window.scrollTo({ top: place, behavior: "instant" });

@@ -5,6 +5,7 @@ const whole = new Intl.NumberFormat("en");
 
 function say(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "none";
+  if (!Number.isFinite(value)) return "not finite";
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : digits.format(value);
 }
@@ -19,7 +20,7 @@ function stepsOf(chart, looks) {
   return [...new Set(series.flatMap((one) => one.steps))].sort((a, b) => a - b);
 }
 
-const ALL_LOOKS = ["thin", "plain", "marked", "dotted", "star"];
+const ALL_LOOKS = Object.keys(LOOKS);
 
 function lineSentence(chart) {
   const parts = chart.series.map((series) => {
@@ -44,10 +45,10 @@ function lineTable(chart) {
   return { head: ["Update", ...chart.series.map(seriesName)], rows };
 }
 
-// Lowest, middle and highest value of one column of a map, with the layers they are in.
+// Lowest, middle and highest value of one column of a map, with the layers they are in; what is not finite is highest.
 function columnExtent(values, column) {
   const layers = values.map((row, layer) => [row[column], layer + 1]).filter(([value]) => !Number.isNaN(value));
-  layers.sort((a, b) => a[0] - b[0]);
+  layers.sort((a, b) => (a[0] === b[0] ? 0 : a[0] - b[0]));
   return layers.length
     ? { low: layers[0], middle: layers[Math.floor((layers.length - 1) / 2)], high: layers[layers.length - 1] }
     : null;
@@ -55,7 +56,7 @@ function columnExtent(values, column) {
 
 function mapSentence(map, part) {
   const option = chosenOption(map);
-  const { values } = cellsOf(map, part, option);
+  const { values } = cellsOf(part, option);
   const steps = part.steps;
   const last = columnExtent(values, steps.length - 1);
   const name = data.runs.length > 1 ? `, ${data.runs[part.run].name}` : "";
@@ -65,7 +66,7 @@ function mapSentence(map, part) {
 }
 
 function mapTable(map, part) {
-  const { values } = cellsOf(map, part, chosenOption(map));
+  const { values } = cellsOf(part, chosenOption(map));
   const columns = evenly([...part.steps.keys()], 12);
   const rows = columns.map((column) => {
     const found = columnExtent(values, column);
@@ -76,11 +77,27 @@ function mapTable(map, part) {
   return { head: ["Update", "Lowest", "Middle", "Highest"], rows };
 }
 
+function profileSentence(plot) {
+  const map = mapOf(plot);
+  const { values } = cellsOf(partOf(plot), chosenOption(map));
+  const parts = profileColumns(plot).map(({ column, name }) => {
+    const found = columnExtent(values, column);
+    return found ? `${name}: lowest ${say(found.low[0])} in layer ${found.low[1]}, highest ${say(found.high[0])} in layer ${found.high[1]}` : `${name}: none`;
+  });
+  return `${map.title} over the layers of the ${map.stack}. ${parts.join(". ")}.`;
+}
+
+function profileTable(plot) {
+  const { values } = cellsOf(partOf(plot), chosenOption(mapOf(plot)));
+  const columns = profileColumns(plot);
+  const layers = evenly([...values.keys()], 25);
+  const rows = layers.map((layer) => [whole.format(layer + 1), ...columns.map(({ column }) => say(values[layer][column]))]);
+  return { head: ["Layer", ...columns.map(({ name }) => name)], rows };
+}
+
 function fillTable(details) {
-  const plot = document.getElementById(details.dataset.numbers);
-  const { head, rows } = plot.dataset.lines
-    ? lineTable(data.lines[plot.dataset.lines])
-    : mapTable(data.maps[plot.dataset.map], partOf(plot));
+  const plot = byId(details.dataset.numbers);
+  const { head, rows } = kindOf(plot).table(plot);
   const table = document.createElement("table");
   const top = table.createTHead().insertRow();
   head.forEach((text) => addCell(top, "th", text, "col"));
