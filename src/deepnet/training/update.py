@@ -109,22 +109,23 @@ class Updater:
         # an engine averages gradients over the ranks; multiplied by their number, the average is the sum
         scale = ranks.world_size / update.num_tokens
         total = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        ranks.wait()  # for what the writer has done alone; a forward pass may be an exchange, too
         for index, batch in enumerate(update.batches):
             self._seed(index * ranks.world_size + ranks.rank)
             is_last = index == len(update.batches) - 1
-            if is_last:
-                ranks.wait()  # for the slowest and for what the writer does alone, before gradients are exchanged
             with (
                 memory_shortage_explained(f"at step {step}", batch),
                 ranks.without_sync(self.module, when=not (is_last and sends)),
             ):
-                total += self._add_gradients(batch, scale)
+                total += self._add_gradients(batch, scale, meets=is_last)
         return total
 
-    def _add_gradients(self, batch: Batch, scale: float) -> Tensor:
-        """Add the gradients of one micro-batch; return its summed loss."""
+    def _add_gradients(self, batch: Batch, scale: float, *, meets: bool) -> Tensor:
+        """Add the gradients of one micro-batch, after meeting the other ranks or not; return its summed loss."""
         with self.precision.autocast():
             loss = self.loss(self.module, batch.to(self.ranks.device))
+        if meets:
+            self.ranks.wait()  # for the slowest, before gradients are exchanged
         self.trained.scaler.scale(loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
