@@ -50,7 +50,8 @@ def test_attention_weights_are_dropped(make_model, kind):
 
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 def test_activations_are_dropped(make_model, activation):
-    branch = make_model("post_ln", activation=activation, **RATES).encoder.layers[0].sublayers["ffn"].branch  # fmt: skip
+    model = make_model("post_ln", activation=activation, **RATES)
+    branch = model.encoder.layers[0].sublayers["ffn"].branch
     seen = []
     branch.fc2.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     x = torch.randn(50, 40, 16).double()

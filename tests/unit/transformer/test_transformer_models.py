@@ -26,6 +26,29 @@ def test_the_future_and_padding_change_nothing(make_model, sentences, positions,
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_a_decoder_alone_sees_no_future_with_a_mask_either(make_model, positions):
+    model = make_model(architecture="decoder_only", encoder_layers=0, positions=positions)
+    ids = torch.randint(2, 29, (2, 6))
+    keep = torch.ones(2, 6, dtype=torch.bool)
+    before = model(ids, keep)
+    torch.testing.assert_close(before, model(ids), rtol=0, atol=1e-12)
+    ids[:, 4] = (ids[:, 4] - 1) % 27 + 2
+    after = model(ids, keep)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert not torch.equal(before[:, 4], after[:, 4])
+
+
+def test_padding_before_a_text_changes_nothing_and_leaves_numbers_finite(make_model):
+    model = make_model("pre_ln", architecture="decoder_only", encoder_layers=0, positions="rotary")
+    ids = torch.randint(2, 29, (1, 4))
+    padded = torch.cat([torch.full((1, 3), 29), ids], 1)
+    keep = torch.tensor([[False] * 3 + [True] * 4])
+    found = model(padded, keep)
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found[:, 3:], model(ids), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_hypotheses_of_one_step_see_only_their_ancestors(make_model, sentences, positions):
     source, keep, _ = sentences
     model = make_model(positions=positions).eval()
