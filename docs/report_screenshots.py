@@ -1,13 +1,12 @@
 """Photograph a report for the documentation: python docs/report_screenshots.py RUN... --name demo [--out docs/images].
 
-Writes NAME_training.png, NAME_depth.png and, where there are incidents, NAME_incidents.png, each under 300 KB. RUN is a
+Writes NAME_training.png, NAME_depth.png and, where there are incidents, NAME_incidents.png, each under 110 KB. RUN is a
 run folder or one of those that results/report keeps. Needs Chromium and playwright (`make environment` installs the
 latter).
 """
 
 import argparse
 import io
-import lzma
 import shutil
 import sys
 import tempfile
@@ -18,8 +17,8 @@ from playwright.sync_api import Page, sync_playwright
 
 import deepnet
 
-WIDTH, HEIGHT = 1280, 1100
-LARGEST = 300_000
+WIDTH, HEIGHT = 1280, 1350
+LARGEST = 110_000
 SECTIONS = {"training": "#summary", "depth": "#depth", "incidents": "#incidents"}
 
 
@@ -32,8 +31,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        runs = [unpacked(run, Path(folder)) for run in given.runs]
-        written = deepnet.write_report(runs, Path(folder) / "report.html")
+        written = deepnet.write_report(given.runs, Path(folder) / "report.html")
         print(f"{written.num_bytes / 1e6:.2f} MB of HTML")
         browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
@@ -45,19 +43,10 @@ def main() -> None:
         browser.close()
 
 
-def unpacked(run: Path, folder: Path) -> Path:
-    """Return the run, or a copy of it with its readings unpacked where they are packed."""
-    if not (run / "probes.jsonl.xz").exists():
-        return run
-    copy = Path(shutil.copytree(run, folder / run.name))
-    (copy / "probes.jsonl").write_bytes(lzma.decompress((run / "probes.jsonl.xz").read_bytes()))
-    return copy
-
-
 def picture(page: Page, section: str) -> bytes:
     """Return a picture of the page from the top of a section on, its first incident opened."""
     if section == "#incidents" and page.locator("details.window").count():
-        page.locator("details.window summary").first.click()
+        page.evaluate("document.querySelector('details.window').open = true")
         page.wait_for_selector("details.window[open] .plot[data-drawn]")
         page.wait_for_timeout(2000)
     top = page.evaluate(

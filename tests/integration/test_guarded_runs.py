@@ -1,5 +1,6 @@
 """Probes and guard in whole runs: of a recipe, and of a Hugging Face model trained from Python."""
 
+import json
 from functools import partial
 
 import pytest
@@ -158,6 +159,9 @@ def test_a_warned_update_is_measured_all_the_same(tmp_path):
 
     incidents = train_llama(tmp_path / "run", llama(), loss=loud, probes={"every": 5})
     assert [(one["step"], one["action"]) for one in incidents] == [(20, "warn")]
+    details = json.loads((tmp_path / "run" / incidents[0]["details"]).read_text())
+    assert len(details["probes"]["norm_input"]["decoder.ffn"]) == 3
+    assert len(details["again"]["output"]["decoder.ffn.fc2"]) == 3
     readings = read_jsonl(tmp_path / "run/probes.jsonl")
     assert [one["step"] for one in readings] == [1, 5, 10, 15, 20, 25, 30]
 
