@@ -289,7 +289,7 @@ class Subject:
         update = ListedUpdate((batch,), 1)
         with self._inputs.open():
             outcome = self._updater.run(
-                update, set_rate=lambda seconds: 1e-3, interrupted=False, seconds=0.0
+                update, set_rate=lambda seconds: 1e-3, interrupted=lambda: False, seconds=0.0
             )
         return outcome.verdict
 

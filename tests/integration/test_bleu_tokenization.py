@@ -14,6 +14,7 @@ from deepnet.record import RunFolder
 from deepnet.report.folder import RunReader
 from deepnet.report.lines import training_charts
 from deepnet.report.summary import summary_of
+from deepnet.seal import SUMS_FILE
 
 WORDS = {
     "hund": "狗",
@@ -94,6 +95,7 @@ def test_a_bundle_from_before_there_was_a_choice_goes_by_its_language(copied, cl
     config = json.loads((copied / "bundle" / "config.json").read_text())
     del config["training"]["bleu_tokenization"]
     (copied / "bundle" / "config.json").write_text(json.dumps(config))
+    (copied / "bundle" / SUMS_FILE).unlink()
     files = ("--source", chinese / "text.de", "--reference", chinese / "text.zh", "--json")
     assert "tok:zh|" in cli("evaluate", copied / "bundle", *files).out
 
@@ -151,9 +153,9 @@ def test_a_report_shows_how_and_that_two_ways_cannot_be_compared(trained, copied
     (copied / "outputs" / "test.scores.json").write_text(json.dumps(scores))
     one, two = (RunReader(run, name=name).read() for run, name in ((trained, "a"), (copied, "b")))
     assert f"({signature})" in summary_of(one)
-    (alone,) = (chart for chart in training_charts([one]) if chart.key == "bleu")
+    (alone,) = (chart for chart in training_charts([one], [[]]) if chart.key == "bleu")
     assert alone.notes == [f"a: {signature}"]
-    (both,) = (chart for chart in training_charts([one, two]) if chart.key == "bleu")
+    (both,) = (chart for chart in training_charts([one, two], [[], []]) if chart.key == "bleu")
     assert "cannot be compared" in both.notes[-1]
     (copied / "outputs" / "test.scores.json").unlink()
     assert RunReader(copied, name="b").read().bleu_signature == "tok:zh"

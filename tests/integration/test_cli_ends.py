@@ -13,6 +13,7 @@ from deepnet.pipeline.settling import RELATIVE_STEP, settle_ends
 from deepnet.record import read_jsonl
 from deepnet.schemes.base import Policy
 from deepnet.schemes.catalogue import list_schemes, load_scheme
+from deepnet.seal import SUMS_FILE
 from deepnet.transformer.ends import EndsConfig, choose_ends
 
 GLOROT_ENDS = """
@@ -39,6 +40,8 @@ def without_ends(folder: Path) -> None:
         for section in (data, data.get("recipe", {}), data.get("settings", {})):
             section.pop("ends", None)
         path.write_text(json.dumps(data))
+    for sums in folder.glob(f"checkpoints/*/{SUMS_FILE}"):
+        sums.unlink()
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ import shutil
 
 import pytest
 
+from deepnet.data import fingerprint
 from deepnet.record import read_jsonl
+from deepnet.seal import file_sha256
 
 MODEL = '[model]\narchitecture = "{kind}"\n{layers}d_model = 16\nffn_dim = 32\nnum_heads = 2\n'
 LAYERS = {
@@ -242,9 +244,8 @@ def test_files_are_hashed_when_size_or_time_differ_and_only_then(
     cli, place, train, resume, monkeypatch
 ):
     run, hashed = train("run"), []
-    digest = hashlib.file_digest
     monkeypatch.setattr(
-        hashlib, "file_digest", lambda file, name: hashed.append(file.name) or digest(file, name)
+        fingerprint, "file_sha256", lambda file: hashed.append(str(file)) or file_sha256(file)
     )
     assert resume(run).code == 0
     train("another")

@@ -14,6 +14,7 @@ from deepnet.schemes.base import ResidualScheme
 
 TrustCode = str | Collection[str]
 """Classes "module:Class" that somebody else's files may bring, so that their code runs; one, or several."""
+_OURS = f"{package.__name__.partition('.')[0]}."
 _NOT_SCHEMES = ("base", "catalogue", "coefficients")
 UNDEFINED = {
     "mixnorm": "a row of table 2 of BranchNorm (arXiv 2305.02790) that its authors define nowhere: there is no "
@@ -29,9 +30,9 @@ def list_schemes() -> list[str]:
 
 
 def scheme_class(name: str) -> type[ResidualScheme]:
-    """Return the class of a built-in scheme or of a user's own, named "module:Class"; raises ConfigError."""
-    if is_own(name):
-        return _own_scheme(name)
+    """Return the class of a built-in scheme, or of any other one named "module:Class"; raises ConfigError."""
+    if ":" in name:
+        return _named_class(name)
     if name in UNDEFINED:
         raise ConfigError(
             f"scheme '{name}' is {UNDEFINED[name]}; there are {', '.join(list_schemes())}"
@@ -66,7 +67,7 @@ def load_scheme(name: str, options: Mapping[str, Any] | None = None) -> Residual
 
 def is_own(name: str) -> bool:
     """Return whether a name is that of a class outside the package, "module:Class"."""
-    return ":" in name
+    return ":" in name and not name.startswith(_OURS)
 
 
 def check_trusted(name: str, trust_code: TrustCode, *, where: object) -> None:
@@ -91,7 +92,7 @@ def describe_scheme(scheme: ResidualScheme) -> dict[str, Any]:
     return {"name": name, **asdict(scheme)}
 
 
-def _own_scheme(name: str) -> type[ResidualScheme]:
+def _named_class(name: str) -> type[ResidualScheme]:
     module_name, _, attribute = name.partition(":")
     try:
         kind = vars(importlib.import_module(module_name))[attribute]

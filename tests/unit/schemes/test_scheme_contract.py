@@ -66,7 +66,7 @@ def test_an_expression_that_is_wrong_of_one_stack_alone_is_found(architecture, s
 
     case = replace(_DEEPNORM, equation=equations.post_norm(wrong))
     if architecture in ("encoder_decoder", f"{stack}_only"):
-        with pytest.raises(AssertionError, match=f"the {stack} of an {architecture}"):
+        with pytest.raises(SchemeError, match=f"the {stack} of an {architecture}"):
             check_equation(case)
     else:
         check_equation(case)

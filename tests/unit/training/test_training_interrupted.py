@@ -11,6 +11,7 @@ import torch
 
 from deepnet.bundle import read_tensors
 from deepnet.errors import ConfigError
+from deepnet.seal import SUMS_FILE
 from deepnet.training.batches import ListedUpdates
 from deepnet.training.checkpoint import latest_checkpoint, list_checkpoints
 from deepnet.training.guard import GuardConfig
@@ -211,6 +212,7 @@ def test_a_run_whose_average_did_not_warm_up_goes_on_without(toy):
     header = json.loads((path / "state.json").read_text())
     del header["settings"]["moving_average"]
     (path / "state.json").write_text(json.dumps(header))
+    (path / SUMS_FILE).unlink()
     average = read_tensors(path / "ema.safetensors")["0.weight"].clone()
     seen = []
     _, _, run = toy.train(
@@ -241,8 +243,9 @@ def test_the_precision_that_was_found_is_saved_and_kept(toy):
 
 def test_a_run_that_saved_auto_goes_on(toy):
     _, _, run = toy.train(max_steps=4)
-    path = list_checkpoints(run.checkpoints)[-1] / "state.json"
-    header = json.loads(path.read_text())
+    path = list_checkpoints(run.checkpoints)[-1]
+    header = json.loads((path / "state.json").read_text())
     header["settings"]["training"]["precision"] = "auto"
-    path.write_text(json.dumps(header))
+    (path / "state.json").write_text(json.dumps(header))
+    (path / SUMS_FILE).unlink()
     assert toy.train(resume=True)[0].step == 12
