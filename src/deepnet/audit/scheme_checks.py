@@ -222,14 +222,14 @@ def _model(
     architecture: Architecture,
     *,
     layers: int = 2,
-    decoder_layers: int | None = None,
     **sizes: Any,
 ) -> Transformer:
     shape = {"d_model": 16, "ffn_dim": 32, "num_heads": 2, "vocab_size": 30, "dropout": 0.0}
+    decoder_layers = sizes.pop("decoder_layers", layers)
     config = TransformerConfig(
         architecture=architecture,
         encoder_layers=0 if architecture == "decoder_only" else layers,
-        decoder_layers=0 if architecture == "encoder_only" else decoder_layers or layers,
+        decoder_layers=0 if architecture == "encoder_only" else decoder_layers,
         **{**shape, **sizes, **case.shape},
     )
     return Transformer(config, _scheme(case))
