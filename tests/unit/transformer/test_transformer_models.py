@@ -87,6 +87,27 @@ def test_sinusoids_have_sines_first_then_cosines():
     assert table[2, 4].item() == pytest.approx(0.9956942241, abs=1e-7)
 
 
+def test_sinusoids_of_an_odd_width_have_one_sine_more():
+    table = sinusoidal_table(2, 5)
+    assert table.shape == (2, 5)
+    rates = torch.tensor([1.0, 10000 ** (-2 / 5), 10000 ** (-4 / 5)])
+    torch.testing.assert_close(table[1], torch.cat([rates.sin(), rates.cos()[:2]]))
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+def test_the_eps_of_a_recipe_is_that_of_every_norm(make_model, kind):
+    model = make_model("peri_ln", norm=kind, norm_eps=0.25)
+    found = [module.eps for module in model.modules() if hasattr(module, "eps")]
+    assert found
+    assert set(found) == {0.25}
+
+
+def test_each_side_has_a_row_per_id_of_its_own_vocabulary(make_model):
+    model = make_model(tie_embeddings="decoder", source_vocab_size=50)
+    assert (len(model.source_embedding.weight), len(model.target_embedding.weight)) == (50, 30)
+    assert model(torch.tensor([[48]]), None, torch.tensor([[29]])).shape == (1, 1, 29)
+
+
 def test_sinusoids_grow_with_the_sentence(make_model):
     model = make_model("pre_ln")
     source = torch.randint(2, 29, (1, 700))
