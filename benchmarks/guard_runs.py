@@ -35,7 +35,7 @@ from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import load_recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl, write_json
-from deepnet.training import loop
+from deepnet.training import loop, rate
 from deepnet.training.guard import Guard, Verdict
 from deepnet.training.signals import Signals
 from deepnet.training.update import Updater
@@ -229,7 +229,7 @@ def nan_gradient() -> Iterator[None]:
 @contextmanager
 def learning_rate_spike() -> Iterator[None]:
     """Make the learning rate of three updates two hundred times too large, once."""
-    original, done = loop.learning_rate, []
+    original, done = rate.learning_rate, []
 
     def learning_rate(step: int, **how: Any) -> float:
         faulty = FAULTY_STEP <= step + 1 < FAULTY_STEP + 3 and len(done) < 3
@@ -237,7 +237,7 @@ def learning_rate_spike() -> Iterator[None]:
             done.append(step)
         return original(step, **how) * (200 if faulty else 1)
 
-    with mock.patch.object(loop, "learning_rate", learning_rate):
+    with mock.patch.object(rate, "learning_rate", learning_rate):
         yield
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -120,6 +121,20 @@ def test_training_by_a_runs_own_recipe_is_the_users_act(cli, folder, strange, ca
     assert (
         json.loads((folder / "run" / "recipe.json").read_text())["recipe"]["scheme"]["name"] == NAME
     )
+
+
+def test_a_file_of_the_working_directory_does_not_pass_for_an_installed_package(tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
+    command = "from deepnet.cli.main import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", command, "probe", "nowhere"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "the wrong torch" not in result.stderr
+    assert (result.returncode, "nowhere" in result.stderr) == (2, True), result.stderr
 
 
 def test_what_a_strangers_file_says_does_not_reach_the_terminal_as_it_is(cli, finished, tmp_path):

@@ -27,7 +27,8 @@ from deepnet.version import __version__
 
 def main() -> None:
     """Run the command: exit code 0, 1 where something failed, 2 where it was used wrongly."""
-    sys.path.insert(0, os.getcwd())  # a scheme of the user's own is a module beside the recipe
+    # a scheme of the user's own is a module beside the recipe; last, so that nothing there passes for an installed one
+    sys.path.append(os.getcwd())
     try:
         build_app()()
     except (DeepNetError, OSError) as error:
