@@ -28,9 +28,9 @@ num_heads = 2
 [schedule]
 name = "linear"
 warmup_steps = 2
-decay_steps = 10
+decay_steps = 20
 [training]
-max_steps = 10
+max_steps = 20
 validate_every = 2
 """
 
@@ -53,7 +53,7 @@ def test_the_demo_compares_both_and_can_be_run_again(shrunk):
     found = module.run_demo(shrunk / "run", cache=shrunk / "cache", console=console)
     assert [(row["model"], row["updates"], row["ended"]) for row in found.rows] == [
         ("Post-LN", 2, "max_steps"),
-        ("DeepNorm", 10, "max_steps"),
+        ("DeepNorm", 20, "max_steps"),
     ]
     assert found.same_step["step"] == 2
     assert found.picture.read_bytes().startswith(b"\x89PNG")
@@ -68,6 +68,6 @@ def test_the_demo_compares_both_and_can_be_run_again(shrunk):
 def test_the_two_runs_of_the_real_demo_share_one_schedule():
     recipe = load_recipe(module.RECIPE)
     assert recipe.schedule.decay_steps == recipe.training.max_steps
-    assert recipe.training.max_steps // 5 % recipe.training.validate_every == 0
+    assert recipe.training.max_steps // 10 % recipe.training.validate_every == 0
     assert recipe.model.encoder_layers == recipe.model.decoder_layers == 18
     assert recipe.training.precision == "fp32"

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from deepnet.bundle import read_tensors
 from deepnet.errors import ConfigError
 from deepnet.seal import SUMS_FILE
+from deepnet.training import checkpoint
 from deepnet.training.batches import ListedUpdates
 from deepnet.training.checkpoint import latest_checkpoint, list_checkpoints
 from deepnet.training.guard import GuardConfig
@@ -135,6 +137,37 @@ def test_the_best_step_is_kept_where_the_last_update_was_skipped(toy, interrupte
         resume=True, max_steps=0, max_epochs=1, loader=data, guard=GuardConfig(nan="skip")
     )
     assert (again.step, again.best, again.best_step) == (11, 1.0, 11)
+
+
+@pytest.mark.parametrize("killed_at", ["write_tensors", "write_json", "seal_folder"])
+def test_a_kill_while_a_checkpoint_is_written_again_leaves_one_to_go_on_from(
+    toy, monkeypatch, killed_at
+):
+    """The files change one after the other: sums of the old ones would accuse the new ones."""
+    figures = {4: 2.0, 8: 3.0, 11: 1.0}
+    settings = {
+        "loader": spoilt(toy, 11),
+        "max_steps": 0,
+        "max_epochs": 1,
+        "save_every": 11,
+        "validate_every": 4,
+        "guard": GuardConfig(nan="skip"),
+        "validate": lambda model, step: {"loss": figures[step]},
+    }
+    written = getattr(checkpoint, killed_at)
+
+    def killed(path, *given, **named):
+        parts = Path(path).parts
+        if "step_00000011" in parts and not any(part.endswith(".tmp") for part in parts):
+            raise KeyboardInterrupt
+        return written(path, *given, **named)
+
+    monkeypatch.setattr(checkpoint, killed_at, killed)
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(**settings)
+    monkeypatch.undo()
+    result, _, _ = toy.train(**settings, resume=True)
+    assert (result.step, result.best_step) == (11, 11)
 
 
 def test_the_best_step_is_kept_where_the_scaler_skipped_the_last_update(toy):
