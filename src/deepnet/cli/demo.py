@@ -28,7 +28,7 @@ def demo(
     """Train a 36-layer translator in minutes, and see what the same model does without DeepNorm.
 
     German to English on built-in sentences, 18 encoder and 18 decoder layers, on the CPU. A Post-LN model goes first,
-    for a fifth of the updates; then the DeepNorm model, with both curves side by side. Run again after an interruption,
+    for a tenth of the updates; then the DeepNorm model, with both curves side by side. Run again after an interruption,
     it goes on where it stopped.
     """
     from deepnet.pipeline.demo import run_demo

@@ -1,4 +1,4 @@
-"""The demo: a deep DeepNorm translator, and a Post-LN one beside it for the first fifth of the updates."""
+"""The demo: a deep DeepNorm translator, and a Post-LN one beside it for the first tenth of the updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from deepnet.record import RunFolder, read_jsonl
 from deepnet.training.progress import ProgressDisplay
 
 RECIPE = "demo"
-"""The shipped recipe of the demo; the Post-LN run differs in scheme.name and stops after a fifth of the updates."""
+"""The shipped recipe of the demo; the Post-LN run differs in scheme.name and stops after a tenth of the updates."""
 NAMES = {"post_ln": "Post-LN", "deepnorm": "DeepNorm"}
 TITLE = "German to English, 18 + 18 layers: the same data, seed, recipe and schedule"
 
@@ -44,7 +44,7 @@ def run_demo(
     folder = Path(out)
     path = shipped_recipe(RECIPE)
     steps = load_recipe(path).training.max_steps
-    limits = {"post_ln": steps // 5, "deepnorm": steps}
+    limits = {"post_ln": steps // 10, "deepnorm": steps}
     rows = []
     for scheme, limit in limits.items():
         recipe = load_recipe(

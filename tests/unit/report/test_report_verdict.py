@@ -89,8 +89,8 @@ def test_a_translator_that_translates_nothing_did_not_learn(tmp_path: Path) -> N
         ("report/branchnorm", "finished"),
         ("report/demo", "finished, with incidents"),
         ("report/deepnorm_500", "finished, with incidents"),
-        ("demo/seed1/post_ln", "did not learn"),
-        ("demo/seed11/deepnorm", "finished"),
+        ("demo/first/seed1/post_ln", "did not learn"),
+        ("demo/second/seed11/deepnorm", "finished"),
         ("multi30k_de_en", "finished"),
     ],
 )
