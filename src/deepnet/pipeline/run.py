@@ -10,17 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepnet.bundle import load_bundle, load_model_tensors, model_tensors, read_bundle_config
 from deepnet.config import build
 from deepnet.data.prepare import PreparedData
-from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, model_files
+from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import bleu_signature
 from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
+from deepnet.pipeline.fine_tuning import take_weights, with_vocabulary_of
 from deepnet.pipeline.finishing import score_test, write_bundle
 from deepnet.pipeline.keeping import keep_text, kept_text, named_as_before, whole_text
-from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import (
     CACHE,
     Report,
@@ -34,8 +33,8 @@ from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
 from deepnet.pipeline.settling import settle_ends, settle_precision, settle_tokenization
 from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
-from deepnet.schemes.base import Constant, ResidualScheme
-from deepnet.schemes.catalogue import TrustCode, check_trusted, describe_scheme
+from deepnet.schemes.base import ResidualScheme
+from deepnet.schemes.catalogue import TrustCode
 from deepnet.training.checkpoint import latest_checkpoint, read_header
 from deepnet.training.distributed import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
@@ -43,7 +42,7 @@ from deepnet.training.loss import token_loss
 from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.probing import Probing
 from deepnet.training.progress import format_incident
-from deepnet.training.resume import check_resumable, list_changes
+from deepnet.training.resume import check_resumable
 from deepnet.training.session import Sink
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
@@ -95,7 +94,7 @@ def run_recipe(
             RunFolder.check_free(out)
         if start_from and not resume:
             recipe, start_from = (
-                _to_fine_tune(recipe, start_from, trust_code),
+                with_vocabulary_of(recipe, start_from, trust_code),
                 Path(start_from).resolve(),
             )
         recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
@@ -113,7 +112,7 @@ def run_recipe(
         )
         model = build_model(recipe, data.tokenizers)
         if start_from:
-            _take_weights(model, start_from, trust_code)
+            take_weights(model, start_from, trust_code)
         with _opened_run(
             recipe,
             data,
@@ -185,50 +184,6 @@ def _with_precision(recipe: Recipe, run: RunFolder | None, device: torch.device)
         recipe.training, device=device, width=recipe.model.d_model, recorded=recorded
     )
     return recipe.model_copy(update={"training": training})
-
-
-def _to_fine_tune(recipe: Recipe, start_from: str | Path, trust_code: TrustCode) -> Recipe:
-    """Return the recipe with the vocabulary of a bundle: its weights mean nothing under another.
-
-    Raises CheckpointError where the bundle needs code that is not trusted.
-    """
-    folder = bundle_path(start_from)
-    check_trusted(read_bundle_config(folder).scheme_name, trust_code, where=folder)
-    files = map(str, model_files(folder))
-    given = dict(zip(MODEL_FIELDS, files, strict=False))  # one of them where both sides share it
-    tokenizer = build(TokenizerConfig, given, where="tokenizer")
-    return recipe.model_copy(update={"tokenizer": tokenizer})
-
-
-def _take_weights(model: Transformer, start_from: str | Path, trust_code: TrustCode) -> None:
-    """Give `model` the weights of a run or bundle that computes the same function, to fine-tune them.
-
-    A scheduled scale goes on where it was: the model counts the updates of its whole life.
-    """
-    given = load_bundle(bundle_path(start_from), trust_code=trust_code).model
-    changes = list_changes(_function(given), _function(model))
-    if changes:
-        raise ConfigError(
-            f"the weights of {start_from} are those of another function: {'; '.join(changes)}; "
-            "set the recipe's [model], [scheme] and [ends] to what they were"
-        )
-    load_model_tensors(model, model_tensors(given))
-
-
-def _function(model: Transformer) -> dict[str, Any]:
-    """Return what decides the function that a model's weights compute."""
-    shape = model.config.model_dump(exclude={"dropout", "attention_dropout", "activation_dropout"})
-    if model.max_positions is None:
-        del shape["max_positions"]
-    plans = [plan for stack in model.stacks() for _, plan in stack.plan.sites]
-    alphas = {
-        str(n): plan.skip.value for n, plan in enumerate(plans) if isinstance(plan.skip, Constant)
-    }
-    rows = {
-        stack.name: "unit" if stack.plan.ends.unit_rows else "plain" for stack in model.stacks()
-    }
-    scheme = {**describe_scheme(model.scheme), "skip": alphas}
-    return {"model": shape, "scheme": scheme, "ends": {"rows": rows}}
 
 
 @contextmanager
