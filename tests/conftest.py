@@ -1,5 +1,6 @@
 """Shared by all tests: a fixed seed, and small models to try things on."""
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -23,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-browser", action="store_true", help="fail, not skip, where there is no Chromium"
     )
+
+
+def pytest_configure() -> None:
+    # a job in the background of a shell ignores Ctrl-C, and so would every process that a test starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
