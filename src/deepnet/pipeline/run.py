@@ -88,15 +88,11 @@ def run_recipe(
     """
     with joined_ranks(choose_device(device)) as ranks:
         report = report if ranks.is_writer else _say_nothing
-        if resume:
-            recipe, start_from = _resumed(recipe, RunFolder.open(out), report)
-        elif ranks.is_writer:
+        if ranks.is_writer and not resume:
             RunFolder.check_free(out)
-        if start_from and not resume:
-            recipe, start_from = (
-                with_vocabulary_of(recipe, start_from, trust_code),
-                Path(start_from).resolve(),
-            )
+        recipe, start_from = _asked_for(
+            recipe, out, resume=resume, start_from=start_from, trust_code=trust_code, report=report
+        )
         recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
         prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
         data = _prepare(partial(prepare, recipe, cache=cache), ranks, report)
@@ -133,6 +129,23 @@ def run_recipe(
                     recipe, run, data, device=ranks.device, tokenization=tokenization
                 )
             return FinishedRun(run.path, result, scores)
+
+
+def _asked_for(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    resume: bool,
+    start_from: str | Path | None,
+    trust_code: TrustCode,
+    report: Report,
+) -> tuple[Recipe, str | Path | None]:
+    """Return the recipe that a run begins or goes on with, and whose weights it starts from."""
+    if resume:
+        return _resumed(recipe, RunFolder.open(out), report)
+    if not start_from:
+        return recipe, None
+    return with_vocabulary_of(recipe, start_from, trust_code), Path(start_from).resolve()
 
 
 def _prepare(prepare: Callable[..., PreparedData], ranks: Ranks, report: Report) -> PreparedData:
