@@ -36,16 +36,16 @@ from deepnet.pipeline.run import follow_update
 from deepnet.record import RunFolder, write_json
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate
-from deepnet.training.checkpoint import Trained
+from deepnet.training.checkpoint.folder import Trained
 from deepnet.training.config import OptimizerConfig
-from deepnet.training.distributed import Ranks
-from deepnet.training.examine import Examination
-from deepnet.training.guard import Guard, Verdict
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.optimizers import build_optimizer, plain_policies
-from deepnet.training.precision import resolve_precision
+from deepnet.training.engine.precision import resolve_precision
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.guard.examine import Examination
+from deepnet.training.guard.judge import Guard, Verdict
+from deepnet.training.guard.signals import NormInputs, watched_parameters
+from deepnet.training.optimization.optimizers import build_optimizer, plain_policies
 from deepnet.training.probing import Probes
-from deepnet.training.signals import NormInputs, watched_parameters
 from deepnet.training.state import TrainingState
 from deepnet.training.update import Updater
 from deepnet.transformer.models import Transformer, TransformerConfig

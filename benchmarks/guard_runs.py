@@ -35,9 +35,10 @@ from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import load_recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl, write_json
-from deepnet.training import loop, rate
-from deepnet.training.guard import Guard, Verdict
-from deepnet.training.signals import Signals
+from deepnet.training import loop
+from deepnet.training.guard.judge import Guard, Verdict
+from deepnet.training.guard.signals import Signals
+from deepnet.training.optimization import rate
 from deepnet.training.update import Updater
 from measuring import commit, device, versions
 

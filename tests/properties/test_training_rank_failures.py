@@ -18,9 +18,9 @@ from torch import nn
 
 from deepnet.errors import DeepNetError
 from deepnet.record import RunFolder, read_jsonl
-from deepnet.training import distributed
 from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.engine import ranks as distributed
 from deepnet.training.loop import train_loop
 
 BROKEN = "the corpus of rank 1 is broken"

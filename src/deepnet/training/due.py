@@ -9,9 +9,9 @@ import torch
 
 from deepnet.errors import ConfigError, DivergenceError
 from deepnet.record import append_jsonl
-from deepnet.training.checkpoint import prune_checkpoints, save_checkpoint
+from deepnet.training.checkpoint.folder import prune_checkpoints, save_checkpoint
+from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.interruption import Interruption
-from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.session import Session, Validate
 
 

@@ -16,28 +16,29 @@ from typing import Any
 from torch import nn
 
 from deepnet.record import RunFolder
-from deepnet.training.averaging import MovingAverage
 from deepnet.training.batches import Updates, updates_from
-from deepnet.training.checkpoint import (
+from deepnet.training.checkpoint.folder import (
     Trained,
     load_checkpoint,
     read_header,
 )
+from deepnet.training.checkpoint.resume import kept_annealing, kept_precision, kept_warmup
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.distributed import Ranks
 from deepnet.training.due import do_what_is_due, interrupt, save
-from deepnet.training.examine import Examination
-from deepnet.training.guard import Guard, Verdict
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.incidents import forget_incidents, forget_later, respond
+from deepnet.training.engine.precision import Precision, resolve_precision
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.engine.recompute import recomputed
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.guard.examine import Examination
+from deepnet.training.guard.judge import Guard, Verdict
+from deepnet.training.guard.respond import forget_incidents, forget_later, respond
+from deepnet.training.guard.signals import NormInputs, watched_parameters
 from deepnet.training.interruption import Interruption
-from deepnet.training.optimizers import PolicyRow, build_optimizer, plain_policies
-from deepnet.training.precision import Precision, resolve_precision
+from deepnet.training.optimization.averaging import MovingAverage
+from deepnet.training.optimization.optimizers import PolicyRow, build_optimizer, plain_policies
+from deepnet.training.optimization.rate import set_rate
+from deepnet.training.optimization.schedules import resolve_end
 from deepnet.training.probing import Probes, Probing
-from deepnet.training.rate import set_rate
-from deepnet.training.recompute import recomputed
-from deepnet.training.resume import kept_annealing, kept_precision, kept_warmup
-from deepnet.training.schedules import resolve_end
 from deepnet.training.session import (
     Prepare,
     Session,
@@ -49,7 +50,6 @@ from deepnet.training.session import (
     refuse_what_has_no_effect,
     resolved_sections,
 )
-from deepnet.training.signals import NormInputs, watched_parameters
 from deepnet.training.state import Outcome, TrainingState
 from deepnet.training.stopwatch import Clock, Stopwatch
 from deepnet.training.update import AfterUpdate, Loss, Updater

@@ -10,13 +10,13 @@ from torch import nn
 from deepnet.errors import ConfigError
 from deepnet.record import RunFolder
 from deepnet.training.batches import Updates
-from deepnet.training.checkpoint import Trained, latest_checkpoint
+from deepnet.training.checkpoint.folder import Trained, latest_checkpoint
+from deepnet.training.checkpoint.resume import MOVING_AVERAGE
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.distributed import Ranks
-from deepnet.training.memory import memory_shortage_explained
+from deepnet.training.engine.memory import memory_shortage_explained
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.optimization.schedules import Annealing
 from deepnet.training.probing import Probes
-from deepnet.training.resume import MOVING_AVERAGE
-from deepnet.training.schedules import Annealing
 from deepnet.training.stopwatch import Stopwatch
 from deepnet.training.update import Updater
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
 from deepnet.training.batches import Batch, Update
-from deepnet.training.checkpoint import Trained
-from deepnet.training.distributed import Ranks
-from deepnet.training.guard import Verdict
-from deepnet.training.memory import memory_shortage_explained
-from deepnet.training.precision import Precision
-from deepnet.training.signals import NormInputs, Signals, gradient_norms
+from deepnet.training.checkpoint.folder import Trained
+from deepnet.training.engine.memory import memory_shortage_explained
+from deepnet.training.engine.precision import Precision
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.guard.judge import Verdict
+from deepnet.training.guard.signals import NormInputs, Signals, gradient_norms
 from deepnet.training.state import Evidence, Outcome
 
 Loss = Callable[[nn.Module, Any], Tensor]

@@ -15,15 +15,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from deepnet.errors import ConfigError
-from deepnet.training.averaging import MovingAverage, average_tensors
 from deepnet.training.batches import updates_from
 from deepnet.training.config import TrainingConfig
+from deepnet.training.engine.precision import resolve_precision
+from deepnet.training.engine.recompute import recomputed
 from deepnet.training.interruption import Interruption
-from deepnet.training.precision import resolve_precision
-from deepnet.training.progress import ProgressDisplay, format_seconds, seconds_left
-from deepnet.training.recompute import recomputed
+from deepnet.training.optimization.averaging import MovingAverage, average_tensors
+from deepnet.training.sinks.progress import ProgressDisplay, format_seconds, seconds_left
+from deepnet.training.sinks.tensorboard import TensorBoardSink
 from deepnet.training.state import TrainingState
-from deepnet.training.tensorboard import TensorBoardSink
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from deepnet.errors import DeepNetError
 from deepnet.record import RunFolder
-from deepnet.training.checkpoint import list_checkpoints
-from deepnet.training.memory import describe_shapes, memory_shortage_explained
+from deepnet.training.checkpoint.folder import list_checkpoints
+from deepnet.training.engine.memory import describe_shapes, memory_shortage_explained
 
 TOO_LARGE = 2**50  # elements; no machine has four pebibytes
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from deepnet.probes.modules import module_places
 from deepnet.probes.place import Place
 from deepnet.probes.trace import BACKWARD, FORWARD, Event, Gain, Moment, Trace
-from deepnet.training.history import History
-from deepnet.training.signals import NormInputs, Signals, Watched
-from deepnet.training.signs import Sign, first_in_forward, forward_rank
+from deepnet.training.guard.history import History
+from deepnet.training.guard.signals import NormInputs, Signals, Watched
+from deepnet.training.guard.signs import Sign, first_in_forward, forward_rank
 
 Kind = Literal["nan", "spike", "explosion", "plateau"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deepnet.probes.place import Place
-from deepnet.training.signals import Signals, Watched
+from deepnet.training.guard.signals import Signals, Watched
 
 REMEMBERED = 50
 """Updates that are kept."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from deepnet.errors import ConfigError
 from deepnet.training.config import PrecisionName, ScheduleConfig
-from deepnet.training.schedules import Annealing
+from deepnet.training.optimization.schedules import Annealing
 
 CHANGEABLE = frozenset(
     f"training.{key}"

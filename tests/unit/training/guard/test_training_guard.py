@@ -15,12 +15,12 @@ from deepnet.probes.place import Place
 from deepnet.record import read_jsonl
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate, ListedUpdates
-from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.checkpoint.folder import list_checkpoints
 from deepnet.training.config import ScheduleConfig
-from deepnet.training.guard import Guard
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.schedules import learning_rate, lengthened_warmup
-from deepnet.training.signals import NormInputs, Signals, Watched, gradient_norms
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.guard.judge import Guard
+from deepnet.training.guard.signals import NormInputs, Signals, Watched, gradient_norms
+from deepnet.training.optimization.schedules import learning_rate, lengthened_warmup
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 PLACES = [

@@ -1,7 +1,7 @@
 """The learning rate of the coming update: the schedule's, after what the guard has learnt."""
 
-from deepnet.training.optimizers import applied_learning_rate, set_learning_rate
-from deepnet.training.schedules import learning_rate, lengthened_warmup
+from deepnet.training.optimization.optimizers import applied_learning_rate, set_learning_rate
+from deepnet.training.optimization.schedules import learning_rate, lengthened_warmup
 from deepnet.training.session import Session
 
 

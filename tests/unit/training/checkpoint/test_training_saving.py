@@ -20,11 +20,11 @@ from torch import nn
 from deepnet.bundle import read_tensors, write_tensors
 from deepnet.errors import CheckpointError
 from deepnet.record import RunFolder
-from deepnet.training.averaging import MovingAverage
-from deepnet.training.checkpoint import Trained, list_checkpoints, save_checkpoint
-from deepnet.training.guard import Guard, GuardConfig
-from deepnet.training.optimizer_state import optimizer_state
-from deepnet.training.selection import selected_weights
+from deepnet.training.checkpoint.folder import Trained, list_checkpoints, save_checkpoint
+from deepnet.training.checkpoint.optimizer_state import optimizer_state
+from deepnet.training.checkpoint.selection import selected_weights
+from deepnet.training.guard.judge import Guard, GuardConfig
+from deepnet.training.optimization.averaging import MovingAverage
 from deepnet.training.state import TrainingState
 
 MIB = 1 << 20
@@ -166,7 +166,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_tensor_is_one_line_and_loses_not
 def test_memory_that_runs_out_while_saving_is_one_line_and_loses_nothing(toy, monkeypatch):
     _, _, run = toy.train(max_steps=4)
     with monkeypatch.context() as patch:
-        patch.setattr("deepnet.training.checkpoint.write_tensors", _greedy)
+        patch.setattr("deepnet.training.checkpoint.folder.write_tensors", _greedy)
         with pytest.raises(Exception, match="out of memory while step 8 was saved: ") as error:
             toy.train(max_steps=8, resume=True)
     assert len(str(error.value).splitlines()) == 1

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepnet.probes.place import Place
-from deepnet.training.guard_config import GOES_BACK, Action, GuardConfig
-from deepnet.training.history import REMEMBERED, History
-from deepnet.training.signals import Signals, Watched
-from deepnet.training.signs import (
+from deepnet.training.guard.config import GOES_BACK, Action, GuardConfig
+from deepnet.training.guard.history import REMEMBERED, History
+from deepnet.training.guard.signals import Signals, Watched
+from deepnet.training.guard.signs import (
     Sign,
     not_finite,
     replaced_output,
@@ -29,7 +29,7 @@ from deepnet.training.signs import (
     standing_out,
     staying_high,
 )
-from deepnet.training.trouble import Kind, blame, describe
+from deepnet.training.guard.trouble import Kind, blame, describe
 
 SETTLED = 50
 """Updates that a checkpoint must have outlived to be gone back to: trouble shows some updates after it began."""

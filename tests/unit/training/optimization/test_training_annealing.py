@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from deepnet.errors import ConfigError
 from deepnet.record import read_jsonl
 from deepnet.seal import SUMS_FILE
-from deepnet.training.checkpoint import latest_checkpoint
+from deepnet.training.checkpoint.folder import latest_checkpoint
 from deepnet.training.config import ScheduleConfig, TrainingConfig
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.progress import format_record
-from deepnet.training.schedules import Annealing, Moment, learning_rate, resolve_end
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.optimization.schedules import Annealing, Moment, learning_rate, resolve_end
+from deepnet.training.sinks.progress import format_record
 from deepnet.training.state import TrainingState
 
 PEAK = 1e-2

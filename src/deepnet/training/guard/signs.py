@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor
 
 from deepnet.probes.place import OUTPUT, Place
-from deepnet.training.history import REMEMBERED, History
-from deepnet.training.signals import Signals
+from deepnet.training.guard.history import REMEMBERED, History
+from deepnet.training.guard.signals import Signals
 
 Name = Literal[
     "not_finite",

@@ -8,13 +8,13 @@ from torch import nn
 
 from deepnet.probes.place import Place, by_layer
 from deepnet.probes.trace import Moment, Trace, rms_by
-from deepnet.training.distributed import Ranks
-from deepnet.training.guard import Verdict
-from deepnet.training.history import History
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.guard.history import History
+from deepnet.training.guard.judge import Verdict
+from deepnet.training.guard.signals import NormInputs, Signals
+from deepnet.training.guard.trouble import Layout, blame_again
 from deepnet.training.probing import Probes
-from deepnet.training.signals import NormInputs, Signals
 from deepnet.training.state import Evidence
-from deepnet.training.trouble import Layout, blame_again
 
 _MOST_EVENTS = 10
 """Events that are not finite which the details list: the first ones."""

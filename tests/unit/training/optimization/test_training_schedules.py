@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deepnet.errors import ConfigError
 from deepnet.training.config import ScheduleConfig
-from deepnet.training.schedules import (
+from deepnet.training.optimization.schedules import (
     Annealing,
     Moment,
     learning_rate,

@@ -17,10 +17,14 @@ from deepnet.record import (
     write_json,
 )
 from deepnet.training.batches import Position
-from deepnet.training.checkpoint import checkpoint_path, drop_checkpoints_after, load_checkpoint
-from deepnet.training.guard import Verdict
-from deepnet.training.guard_config import GOES_BACK
-from deepnet.training.history import History
+from deepnet.training.checkpoint.folder import (
+    checkpoint_path,
+    drop_checkpoints_after,
+    load_checkpoint,
+)
+from deepnet.training.guard.config import GOES_BACK
+from deepnet.training.guard.history import History
+from deepnet.training.guard.judge import Verdict
 from deepnet.training.session import Session
 from deepnet.training.state import Evidence, Outcome, TrainingState
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from deepnet.config import Section
-from deepnet.training.trouble import Kind
+from deepnet.training.guard.trouble import Kind
 
 Lasting = Literal["off", "warn", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
 NotFinite = Literal["skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]

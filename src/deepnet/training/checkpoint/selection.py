@@ -6,13 +6,13 @@ from torch import Tensor
 
 from deepnet.bundle import read_tensors
 from deepnet.errors import CheckpointError
-from deepnet.training.averaging import average_tensors
-from deepnet.training.checkpoint import (
+from deepnet.training.checkpoint.folder import (
     checkpoint_path,
     latest_checkpoint,
     list_checkpoints,
     read_header,
 )
+from deepnet.training.optimization.averaging import average_tensors
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:

@@ -24,10 +24,10 @@ from deepnet.config import build
 from deepnet.errors import CheckpointError, ConfigError, DeepNetError, DivergenceError
 from deepnet.record import atomic_folder, write_json
 from deepnet.seal import find_damage, read_json, seal_folder, unseal_folder
-from deepnet.training.averaging import MovingAverage
-from deepnet.training.guard import Guard, GuardMemory
-from deepnet.training.optimizer_state import load_optimizer_state, optimizer_state
-from deepnet.training.resume import check_resumable
+from deepnet.training.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
+from deepnet.training.checkpoint.resume import check_resumable
+from deepnet.training.guard.judge import Guard, GuardMemory
+from deepnet.training.optimization.averaging import MovingAverage
 from deepnet.training.state import TrainingState
 
 FORMAT_VERSION = 1

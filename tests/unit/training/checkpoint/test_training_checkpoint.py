@@ -13,9 +13,9 @@ from torch import nn
 from deepnet.bundle import read_tensors
 from deepnet.errors import CheckpointError, DeepNetError
 from deepnet.seal import SUMS_FILE
-from deepnet.training.averaging import average_tensors
-from deepnet.training.checkpoint import list_checkpoints, prune_checkpoints
-from deepnet.training.selection import read_weights, select_checkpoints, selected_weights
+from deepnet.training.checkpoint.folder import list_checkpoints, prune_checkpoints
+from deepnet.training.checkpoint.selection import read_weights, select_checkpoints, selected_weights
+from deepnet.training.optimization.averaging import average_tensors
 
 
 class Full:

@@ -11,9 +11,9 @@ from torch import nn
 from deepnet.errors import DivergenceError
 from deepnet.probes.place import Place
 from deepnet.record import read_jsonl
-from deepnet.training.guard import Guard
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.signals import Signals, Watched
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.guard.judge import Guard
+from deepnet.training.guard.signals import Signals, Watched
 from guard_places import Subject, enlarged, heavier, make, modules, planted, spoilt
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from deepnet.errors import CheckpointError, ConfigError
+from deepnet.training.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from deepnet.training.config import OptimizerConfig, optimizer_family
-from deepnet.training.optimizer_state import load_optimizer_state, optimizer_state
-from deepnet.training.optimizers import (
+from deepnet.training.optimization.optimizers import (
     PlainPolicy,
     applied_learning_rate,
     build_optimizer,

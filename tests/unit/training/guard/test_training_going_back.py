@@ -11,10 +11,10 @@ from torch import nn
 from deepnet.errors import DivergenceError
 from deepnet.record import read_jsonl
 from deepnet.training.batches import ListedUpdate, ListedUpdates
-from deepnet.training.checkpoint import list_checkpoints, read_header
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.selection import select_checkpoints
-from deepnet.training.signals import gradient_norms
+from deepnet.training.checkpoint.folder import list_checkpoints, read_header
+from deepnet.training.checkpoint.selection import select_checkpoints
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.guard.signals import gradient_norms
 
 SLOW = {"optimizer": {"name": "sgd", "lr": 1e-3}, "schedule": {"name": "constant"}}
 ROLLS_BACK = GuardConfig(nan="roll_back")
