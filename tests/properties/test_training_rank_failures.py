@@ -1,4 +1,4 @@
-"""When one of two gloo processes fails, both end soon and say why; what the writer does alone may take its time.
+"""When one of two gloo processes fails or hangs, both end soon and say why; what the writer does alone takes its time.
 
 The file is its own driver: pytest starts it twice, as two ranks without a launcher that would end one for the other.
 """
@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from torch import nn
 
 from deepnet.errors import DeepNetError
 from deepnet.record import RunFolder, read_jsonl
+from deepnet.training import due
 from deepnet.training.batches import ListedUpdate, ListedUpdates
+from deepnet.training.checkpoint.folder import save_checkpoint
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.engine import ranks as distributed
+from deepnet.training.engine import ranks as joining
 from deepnet.training.loop import train_loop
 
 BROKEN = "the corpus of rank 1 is broken"
@@ -50,7 +53,7 @@ def train(ranks, folder, what):
                 raise ValueError(BROKEN)
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if what == "slow":
+            if what == "hang":
                 time.sleep(9)
         return F.cross_entropy(model(batch.x), batch.y, reduction="sum")
 
@@ -62,6 +65,8 @@ def train(ranks, folder, what):
             raise ValueError(BROKEN)
         return {"loss": 1.0}
 
+    if what == "saving":
+        due.save_checkpoint = save_slowly
     train_loop(
         nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
         loader=ListedUpdates([ListedUpdate((Pair(),), 4 * ranks.world_size)] * 6),
@@ -75,6 +80,12 @@ def train(ranks, folder, what):
     )
 
 
+def save_slowly(*args, **kwargs):
+    """Save as always, after nine seconds."""
+    time.sleep(9)
+    return save_checkpoint(*args, **kwargs)
+
+
 def note(folder, what):
     """Write down when something happened, in seconds."""
     (folder / what).write_text(str(time.time()))
@@ -83,9 +94,9 @@ def note(folder, what):
 def main(folder, what):
     """Be one rank; gradients may take six seconds."""
     torch.set_num_threads(1)
-    distributed.SHORT = distributed.timedelta(seconds=6)
+    joining.GRADIENT_PATIENCE = timedelta(seconds=6)
     try:
-        with distributed.joined_ranks(torch.device("cpu")) as ranks:
+        with joining.joined_ranks(torch.device("cpu")) as ranks:
             train(ranks, folder, what)
     except DeepNetError as error:
         note(folder, "ended")
@@ -136,6 +147,7 @@ def steps(folder):
     [
         ("error", 0, f"rank 1 failed: ValueError: {BROKEN}"),
         ("kill", 0, "another rank ended without a word or does not answer"),
+        ("hang", 0, "another rank ended without a word or does not answer"),
         ("broken validation", 1, f"rank 0 failed: ValueError: {BROKEN}"),
     ],
 )
@@ -151,8 +163,8 @@ def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, other,
     assert checkpoints == ["step_00000004"]
 
 
-@pytest.mark.parametrize("what", ["validation", "slow"])
-def test_what_takes_longer_than_gradients_may_is_waited_for(folder, what):
+@pytest.mark.parametrize("what", ["validation", "saving"])
+def test_what_the_writer_does_longer_than_gradients_may_take_is_waited_for(folder, what):
     codes, said = run_two(folder, what)
     assert codes == [0, 0], said
     assert steps(folder) == list(range(1, 13))

@@ -12,12 +12,11 @@ No random state is saved: the loop seeds every micro-batch from the recipe's see
 import math
 import shutil
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn, optim
+from torch import Tensor
 
 from deepnet.bundle import load_model_tensors, model_tensors, read_tensors, write_tensors
 from deepnet.config import build
@@ -26,27 +25,15 @@ from deepnet.record import atomic_folder, write_json
 from deepnet.seal import find_damage, read_json, seal_folder, unseal_folder
 from deepnet.training.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from deepnet.training.checkpoint.resume import check_resumable
-from deepnet.training.guard.judge import Guard, GuardMemory
-from deepnet.training.optimization.averaging import MovingAverage
+from deepnet.training.guard.judge import GuardMemory
 from deepnet.training.state import TrainingState
+from deepnet.training.trained import Trained
 
 FORMAT_VERSION = 1
 """The version of the format of a checkpoint folder."""
 _INTERRUPTED = "interrupted"
 _UNLOADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What is raised where a file holds something else than was saved."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Everything of a run that changes while it trains."""
-
-    model: nn.Module
-    optimizer: optim.Optimizer
-    scaler: torch.amp.GradScaler
-    average: MovingAverage | None
-    guard: Guard
-    state: TrainingState
 
 
 def checkpoint_path(folder: Path, *, step: int) -> Path:
@@ -167,8 +154,8 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
-    tensors, _ = optimizer_state(trained.optimizer, model=trained.model)
-    write_tensors(folder / "model.safetensors", model_tensors(trained.model))
+    tensors, _ = optimizer_state(trained.engine.optimizer, parameters=trained.engine.held)
+    write_tensors(folder / "model.safetensors", model_tensors(trained.engine.model))
     write_tensors(folder / "optimizer.safetensors", tensors)
     if trained.average:
         write_tensors(folder / "ema.safetensors", trained.average.tensors)
@@ -177,7 +164,7 @@ def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
 
 def _write_rest(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
     """Write what may become known after the weights of a step are saved: by a validation, or a skipped update."""
-    _, numbers = optimizer_state(trained.optimizer, model=trained.model)
+    _, numbers = optimizer_state(trained.engine.optimizer, parameters=trained.engine.held)
     write_tensors(folder / "guard.safetensors", trained.guard.history.tensors())
     write_json(
         folder / "state.json",
@@ -185,7 +172,7 @@ def _write_rest(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> 
             "format_version": FORMAT_VERSION,
             "state": asdict(trained.state),
             "optimizer": numbers,
-            "scaler": trained.scaler.state_dict(),
+            "scaler": trained.engine.scaler.state_dict(),
             "guard": asdict(trained.guard.memory),
             "settings": settings,
         },
@@ -194,16 +181,17 @@ def _write_rest(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> 
 
 
 def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
-    load_model_tensors(trained.model, read_tensors(path / "model.safetensors"))
+    engine = trained.engine
+    load_model_tensors(engine.model, read_tensors(path / "model.safetensors"))
     load_optimizer_state(
-        trained.optimizer,
-        model=trained.model,
+        engine.optimizer,
+        parameters=engine.held,
         tensors=read_tensors(path / "optimizer.safetensors"),
         numbers=header["optimizer"],
     )
     if trained.average:
         trained.average.load(read_tensors(path / "ema.safetensors"))
-    trained.scaler.load_state_dict(header["scaler"])
+    engine.scaler.load_state_dict(header["scaler"])
     trained.guard.memory = header["guard"]
     seen = path / "guard.safetensors"
     trained.guard.history.load(read_tensors(seen) if seen.exists() else {})
@@ -211,7 +199,7 @@ def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
 
 
 def _check_finite(trained: Trained) -> None:
-    tensors: dict[str, Tensor] = model_tensors(trained.model)
+    tensors: dict[str, Tensor] = model_tensors(trained.engine.model)
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):
             raise DivergenceError(

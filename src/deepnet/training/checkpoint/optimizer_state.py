@@ -9,13 +9,14 @@ from deepnet.errors import CheckpointError
 
 
 def optimizer_state(
-    optimizer: optim.Optimizer, *, model: nn.Module
+    optimizer: optim.Optimizer, *, parameters: Mapping[str, nn.Parameter]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors, named "key.parameter", and what JSON can hold: other values, and each group's numbers.
 
-    The tensors are the optimiser's own, and change with it.
+    `parameters` are those it steps, by the names they have in the file. The tensors are the optimiser's own, and change
+    with it.
     """
-    names = _parameter_names(optimizer, model)
+    names = _names(optimizer, parameters)
     tensors: dict[str, Tensor] = {}
     values: dict[str, float] = {}
     for index, state in optimizer.state_dict()["state"].items():
@@ -31,12 +32,12 @@ def optimizer_state(
 def load_optimizer_state(
     optimizer: optim.Optimizer,
     *,
-    model: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
     tensors: Mapping[str, Tensor],
     numbers: Mapping[str, Any],
 ) -> None:
     """Restore what `optimizer_state` returned; raises CheckpointError when it belongs to other parameters."""
-    names = _parameter_names(optimizer, model)
+    names = _names(optimizer, parameters)
     index_of = {name: index for index, name in enumerate(names)}
     state: dict[int, dict[str, Any]] = {}
     for full_name, value in {**numbers["values"], **tensors}.items():
@@ -53,10 +54,10 @@ def load_optimizer_state(
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _parameter_names(optimizer: optim.Optimizer, model: nn.Module) -> list[str]:
+def _names(optimizer: optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> list[str]:
     """Return the names in the order in which the optimiser numbers its parameters."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    names = {parameter: name for name, parameter in parameters.items()}
+    return [names[p] for group in optimizer.param_groups for p in group["params"]]
 
 
 def _numbers(group: Mapping[str, Any]) -> dict[str, int | float]:

@@ -1,41 +1,32 @@
-"""Plain data parallel under torchrun, put around a model from outside; one process is the case of one rank.
+"""The processes that train together, under torchrun; one process is the case of one rank.
 
-Ranks wait for each other in one group, with patience: the writer prepares, validates and saves alone. Tensors that
-every rank has computed go through another one, whose timeout is short: nobody is late there but who has failed.
+Two groups connect them. Control messages have patience: the writer prepares, validates and saves alone, and the others
+wait for it there. Gradients have minutes: whoever is later has failed or hangs.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from inspect import signature
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store
-from torch.nn.parallel import DistributedDataParallel
 
 from deepnet.errors import DeepNetError
 
 T = TypeVar("T")
 
 # ranks wait while the first one prepares text or translates for a validation
-PATIENCE = timedelta(days=1)
-"""How long ranks wait for what the writer alone does, and for each other."""
-SHORT = timedelta(seconds=45)
-"""How long an exchange of tensors may take once all ranks have come to it."""
+CONTROL_PATIENCE = timedelta(days=1)
+"""How long a control message may take."""
+GRADIENT_PATIENCE = timedelta(minutes=10)
+"""How long ranks wait for the slowest one's passes, and for the exchange of their gradients."""
 _CAUSE = "deepnet/failure"
 """Where a rank that fails leaves its reason for the others."""
-
-# torch 2.13 renamed the option and warns about the old name
-_NO_BUFFER_SYNC: dict[str, Any] = (
-    {"forward_sync_buffers": False}
-    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
-    else {"broadcast_buffers": False}
-)
 
 
 @dataclass(frozen=True)
@@ -45,10 +36,10 @@ class Ranks:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     world_size: int = 1
-    waiting: dist.ProcessGroup | None = None
-    """Where ranks wait; on the CPU, whatever the device. None is torch's default group."""
-    exchanging: dist.ProcessGroup | None = None
-    """Where they exchange tensors on their devices."""
+    control: dist.ProcessGroup | None = None
+    """For control messages, on the CPU whatever the device. None is torch's default group."""
+    gradients: dist.ProcessGroup | None = None
+    """For gradients and weights, on their devices."""
 
     @property
     def is_writer(self) -> bool:
@@ -61,32 +52,13 @@ class Ranks:
         self.wait()
         if self.world_size > 1:
             for tensor in (*model.parameters(), *model.buffers()):
-                dist.broadcast(tensor, src=0, group=self.exchanging)
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the module to call in the forward pass: it averages gradients over the ranks.
-
-        Buffers are not sent around: what the loop keeps in them is a function of the step.
-        """
-        if self.world_size == 1:
-            return model
-        return DistributedDataParallel(
-            model,
-            device_ids=[self.device] if self.device.type == "cuda" else None,
-            process_group=self.exchanging,
-            **_NO_BUFFER_SYNC,
-        )
-
-    def without_sync(self, module: nn.Module, *, when: bool) -> AbstractContextManager[None]:
-        """Return a context that leaves gradients on their rank, for all micro-batches of an update but the last."""
-        if when and isinstance(module, DistributedDataParallel):
-            return module.no_sync()
-        return nullcontext()
+                dist.broadcast(tensor, src=0, group=self.gradients)
 
     def total(self, values: Tensor) -> Tensor:
-        """Return `values` summed over all ranks, in place."""
+        """Return the sum of `values` over all ranks, on the CPU."""
+        values = values.cpu()
         if self.world_size > 1:
-            dist.all_reduce(values, group=self.exchanging)
+            dist.all_reduce(values, group=self.control)
         return values
 
     def from_writer(self, compute: Callable[[], T]) -> T:
@@ -94,13 +66,13 @@ class Ranks:
         if self.world_size == 1:
             return compute()
         result = [compute() if self.is_writer else None]
-        dist.broadcast_object_list(result, src=0, group=self.waiting)
+        dist.broadcast_object_list(result, src=0, group=self.control)
         return cast(T, result[0])
 
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.world_size > 1:
-            dist.barrier(self.waiting)
+            dist.barrier(self.control)
 
 
 def started_processes() -> int:
@@ -113,8 +85,8 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     """Join the processes that torchrun started, if it did; they stay joined until the process ends.
 
     Launchers keep what the first group wrote, so that a second one would wait for it for ever. "cuda" without a number
-    is the device of the local rank. gloo serves the CPU and waiting, nccl CUDA. Raises DeepNetError, with the reason
-    where there is one, when another rank has failed.
+    is the device of the local rank. gloo serves the CPU and control messages, nccl CUDA. Raises DeepNetError, with the
+    reason where there is one, when another rank has failed.
     """
     world_size = started_processes()
     if world_size == 1:
@@ -125,14 +97,14 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=PATIENCE)
+        dist.init_process_group("gloo", timeout=CONTROL_PATIENCE)
     ranks = Ranks(
         device,
         dist.get_rank(),
         world_size,
-        waiting=dist.new_group(backend="gloo", timeout=PATIENCE),
-        exchanging=dist.new_group(
-            backend="nccl" if device.type == "cuda" else "gloo", timeout=SHORT
+        control=dist.new_group(backend="gloo", timeout=CONTROL_PATIENCE),
+        gradients=dist.new_group(
+            backend="nccl" if device.type == "cuda" else "gloo", timeout=GRADIENT_PATIENCE
         ),
     )
     try:

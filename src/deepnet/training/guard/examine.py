@@ -4,16 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
 from deepnet.probes.place import Place, by_layer
 from deepnet.probes.trace import Moment, Trace, rms_by
-from deepnet.training.engine.ranks import Ranks
-from deepnet.training.guard.history import History
 from deepnet.training.guard.judge import Verdict
-from deepnet.training.guard.signals import NormInputs, Signals
+from deepnet.training.guard.signals import Signals
 from deepnet.training.guard.trouble import Layout, blame_again
-from deepnet.training.probing import Probes
+from deepnet.training.session import Session
 from deepnet.training.state import Evidence
 
 _MOST_EVENTS = 10
@@ -21,39 +17,27 @@ _MOST_EVENTS = 10
 _TABLES: dict[str, Moment] = {"output": "output", "output_gradient": "output_gradient"}
 
 
-class Examination:
-    """Computes an update again with every module listened to, and asks the probes; a run goes on where that fails."""
+def examine(
+    session: Session, verdict: Verdict, signals: Signals, compute_again: Callable[[], None]
+) -> tuple[Verdict, Evidence]:
+    """Compute an update again with every module listened to, and ask the probes; on every rank at once.
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        history: History,
-        norm_inputs: NormInputs,
-        probes: Probes,
-        ranks: Ranks,
-    ) -> None:
-        self._model, self._history, self._norm_inputs = model, history, norm_inputs
-        self._probes, self._ranks = probes, ranks
-        self._layout: Layout | None = None
-
-    def __call__(
-        self, verdict: Verdict, signals: Signals, compute_again: Callable[[], None]
-    ) -> tuple[Verdict, Evidence]:
-        """Return the verdict with the place that showed, and everything that was measured; on every rank at once."""
-        layout = self._layout = self._layout or Layout(self._model, self._norm_inputs)
-        trace = Trace(self._model)
-        failure = _failure(trace, compute_again)
-        trace.pool(self._ranks.total, self._ranks.device)
-        again = _table(trace, layout.modules) if trace.readings else {"failed": failure}
-        evidence = Evidence(again=again, probes=self._probes.look())
-        found = blame_again(verdict.sign, trace, layout, signals=signals, history=self._history)
-        if found is not None:
-            verdict = replace(verdict, where=found.place, found_by=found.found_by)
-        if verdict.sign.name == "not_finite" and trace.readings and not _not_finite(trace, {}):
-            gone = f"{verdict.found_by}; computed again, everything was finite"
-            verdict = replace(verdict, found_by=gone)
-        return verdict, evidence
+    Returns the verdict with the place that showed, and everything that was measured. A run goes on where that fails.
+    """
+    model = session.engine.model
+    layout, trace = Layout(model, session.norm_inputs), Trace(model)
+    failure = _failure(trace, compute_again)
+    trace.pool(session.ranks.total, session.ranks.device)
+    again = _table(trace, layout.modules) if trace.readings else {"failed": failure}
+    evidence = Evidence(again=again, probes=session.probes.look())
+    history = session.trained.guard.history
+    found = blame_again(verdict.sign, trace, layout, signals=signals, history=history)
+    if found is not None:
+        verdict = replace(verdict, where=found.place, found_by=found.found_by)
+    if verdict.sign.name == "not_finite" and trace.readings and not _not_finite(trace, {}):
+        gone = f"{verdict.found_by}; computed again, everything was finite"
+        verdict = replace(verdict, found_by=gone)
+    return verdict, evidence
 
 
 def _failure(trace: Trace, compute_again: Callable[[], None]) -> str:

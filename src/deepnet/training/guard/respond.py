@@ -45,11 +45,12 @@ def respond(session: Session, verdict: Verdict, position: Position, outcome: Out
         session.trained.guard.memory.num_incidents += 1
         if session.ranks.is_writer:
             _write(session, verdict, position, outcome, back_to)
+        session.ranks.wait()
     if verdict.action == "stop":
         raise DivergenceError(_stopped(session, verdict, position, outcome))
     if back_to is not None:
         _go_back(session, verdict, back_to)
-        state = session.trained.state
+        state = session.state
         state.epoch, state.update = position.following  # past the data that went wrong
         state.seconds = outcome.seconds
     return back_to is not None

@@ -47,16 +47,6 @@ class Signals:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
-def gradient_norms(model: nn.Module) -> Tensor:
-    """Return the L2 norm of each parameter's gradient, [P] on their device, in the order of `model.parameters()`."""
-    gradients = [parameter.grad for parameter in model.parameters()]
-    there = [number for number, gradient in enumerate(gradients) if gradient is not None]
-    found = torch.stack(torch._foreach_norm([g for g in gradients if g is not None]))
-    return found.new_zeros(len(gradients)).index_copy_(
-        0, torch.tensor(there, device=found.device), found
-    )
-
-
 class NormInputs:
     """Adds up the squares of what enters each norm in training; where a model's sites are not known, of none."""
 

@@ -11,7 +11,7 @@ from deepnet.errors import CheckpointError
 
 
 class MovingAverage:
-    """An exponential moving average of a model's parameters: average = decay * average + (1 - decay) * parameter.
+    """An exponential moving average of named parameters: average = decay * average + (1 - decay) * parameter.
 
     The decay of update t, from 0, is min(decay, (1 + t) / (10 + t)) where the average `warms_up`: else the first
     weights are most of it for 1 / (1 - decay) updates.
@@ -19,38 +19,38 @@ class MovingAverage:
     Source: num_updates of TensorFlow's ExponentialMovingAverage.
     """
 
-    def __init__(self, model: nn.Module, *, decay: float, warms_up: bool = True) -> None:
-        self._decay, self._warms_up = decay, warms_up
-        self.tensors = {
-            name: parameter.detach().clone() for name, parameter in model.named_parameters()
-        }
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], *, decay: float, warms_up: bool = True
+    ) -> None:
+        self._parameters, self._decay, self._warms_up = parameters, decay, warms_up
+        self.tensors = {name: held.detach().clone() for name, held in parameters.items()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Move the average towards the model, once per update; `step` is the number of updates before this one."""
+    def update(self, step: int) -> None:
+        """Move the average towards the parameters, once per update; `step` is the number of updates before this one."""
         warm = (1 + step) / (10 + step) if self._warms_up else 1.0
         move = get_ema_multi_avg_fn(min(self._decay, warm))  # type: ignore[no-untyped-call]
-        parameters = [parameter.detach() for parameter in model.parameters()]
+        parameters = [parameter.detach() for parameter in self._parameters.values()]
         move(list(self.tensors.values()), parameters, 0)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over a saved average of the same model."""
+        """Take over a saved average of the same parameters."""
         for name, average in self.tensors.items():
             average.copy_(tensors[name])
 
     @contextmanager
-    def in_place_of(self, model: nn.Module) -> Iterator[None]:
-        """Let the model hold the average for the length of a block."""
-        self._swap(model)
+    def in_place(self) -> Iterator[None]:
+        """Let the parameters hold the average for the length of a block."""
+        self._swap()
         try:
             yield
         finally:
-            self._swap(model)
+            self._swap()
 
     @torch.no_grad()
-    def _swap(self, model: nn.Module) -> None:
-        for name, parameter in model.named_parameters():
+    def _swap(self) -> None:
+        for name, parameter in self._parameters.items():
             kept = parameter.detach().clone()
             parameter.copy_(self.tensors[name])
             self.tensors[name].copy_(kept)

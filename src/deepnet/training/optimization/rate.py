@@ -10,22 +10,22 @@ def set_rate(session: Session, seconds: float) -> float:
 
     `seconds` is the writer's clock, so that all ranks have the same rate.
     """
-    step, memory = session.trained.state.step, session.trained.guard.memory
+    plan, step, memory = session.plan, session.state.step, session.trained.guard.memory
     annealed = _annealed(session, seconds)
-    schedules = (session.schedule, lengthened_warmup(session.schedule, memory.warmup_factor))
-    peak = session.optimizer.lr
+    schedules = (plan.schedule, lengthened_warmup(plan.schedule, memory.warmup_factor))
+    peak = plan.optimizer.lr
     lr = min(
         learning_rate(step, peak=peak, config=config, annealed=annealed) for config in schedules
     )
     lr *= memory.lr_factor
-    set_learning_rate(session.trained.optimizer, lr)
-    return applied_learning_rate(session.optimizer, lr=lr, step=step)
+    set_learning_rate(session.engine.optimizer, lr)
+    return applied_learning_rate(plan.optimizer, lr=lr, step=step)
 
 
 def _annealed(session: Session, seconds: float) -> float:
     """Return how much of the fall towards the run's epochs or minutes is done; note where the warm-up ended."""
-    state = session.trained.state
-    now = state.moment(seconds=seconds, updates_per_epoch=session.updates_per_epoch)
-    if state.warmed_up is None and state.step >= session.schedule.warmup_steps:
+    state, plan = session.state, session.plan
+    now = state.moment(seconds=seconds, updates_per_epoch=plan.updates_per_epoch)
+    if state.warmed_up is None and state.step >= plan.schedule.warmup_steps:
         state.warmed_up = now
-    return session.annealing.progress(now, warmed_up=state.warmed_up)
+    return plan.annealing.progress(now, warmed_up=state.warmed_up)

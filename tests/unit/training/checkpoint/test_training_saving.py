@@ -20,12 +20,17 @@ from torch import nn
 from deepnet.bundle import read_tensors, write_tensors
 from deepnet.errors import CheckpointError
 from deepnet.record import RunFolder
-from deepnet.training.checkpoint.folder import Trained, list_checkpoints, save_checkpoint
+from deepnet.training.checkpoint.folder import list_checkpoints, save_checkpoint
 from deepnet.training.checkpoint.optimizer_state import optimizer_state
 from deepnet.training.checkpoint.selection import selected_weights
+from deepnet.training.config import OptimizerConfig
+from deepnet.training.engine.base import Engine
+from deepnet.training.engine.precision import Precision
+from deepnet.training.engine.ranks import Ranks
 from deepnet.training.guard.judge import Guard, GuardConfig
 from deepnet.training.optimization.averaging import MovingAverage
 from deepnet.training.state import TrainingState
+from deepnet.training.trained import Trained
 
 MIB = 1 << 20
 LAYERS, WIDTH = 16, 1024  # 64 MiB of weights, a sixteenth of them in each tensor
@@ -64,15 +69,14 @@ def _status(name):
 def trained_by_adam():
     """Return a model with everything that a checkpoint holds: 256 MiB."""
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
-    optimizer = torch.optim.Adam(model.parameters())
+    precision = Precision("fp32", "cpu")
+    engine = Engine(model, optimizer=OptimizerConfig(), precision=precision, ranks=Ranks())
     model(torch.ones(1, WIDTH)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    engine.optimizer.step()
+    engine.drop_gradients()
     return Trained(
-        model=model,
-        optimizer=optimizer,
-        scaler=torch.amp.GradScaler("cpu", enabled=False),
-        average=MovingAverage(model, decay=0.9),
+        engine=engine,
+        average=MovingAverage(engine.held, decay=0.9),
         guard=Guard(GuardConfig(), parameters=[], norm_inputs=[]),
         state=TrainingState(step=1),
     )
@@ -108,8 +112,9 @@ def test_a_checkpoint_is_saved_without_a_copy_of_what_it_holds(peaks):
 
 def test_what_is_written_of_the_optimiser_is_its_own_memory():
     trained = trained_by_adam()
-    tensors, _ = optimizer_state(trained.optimizer, model=trained.model)
-    held = {t.data_ptr() for state in trained.optimizer.state.values() for t in state.values()}
+    optimizer = trained.engine.optimizer
+    tensors, _ = optimizer_state(optimizer, parameters=trained.engine.held)
+    held = {t.data_ptr() for state in optimizer.state.values() for t in state.values()}
     assert {tensor.data_ptr() for tensor in tensors.values()} == held
 
 

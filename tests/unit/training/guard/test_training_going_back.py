@@ -13,8 +13,8 @@ from deepnet.record import read_jsonl
 from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.checkpoint.folder import list_checkpoints, read_header
 from deepnet.training.checkpoint.selection import select_checkpoints
+from deepnet.training.engine.base import gradient_norms
 from deepnet.training.guard.config import GuardConfig
-from deepnet.training.guard.signals import gradient_norms
 
 SLOW = {"optimizer": {"name": "sgd", "lr": 1e-3}, "schedule": {"name": "constant"}}
 ROLLS_BACK = GuardConfig(nan="roll_back")
@@ -163,6 +163,6 @@ def test_frozen_parameters_of_any_type_have_no_gradient():
     model.table = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
     model(torch.randn(2, 4)).sum().backward()
     names = dict(model.named_parameters())
-    norms = dict(zip(names, gradient_norms(model).tolist(), strict=True))
+    norms = dict(zip(names, gradient_norms(model.parameters()).tolist(), strict=True))
     assert norms["table"] == 0.0
     assert norms["bias"] == pytest.approx(model.bias.grad.norm().item())

@@ -17,9 +17,10 @@ from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.checkpoint.folder import list_checkpoints
 from deepnet.training.config import ScheduleConfig
+from deepnet.training.engine.base import gradient_norms
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Guard
-from deepnet.training.guard.signals import NormInputs, Signals, Watched, gradient_norms
+from deepnet.training.guard.signals import NormInputs, Signals, Watched
 from deepnet.training.optimization.schedules import learning_rate, lengthened_warmup
 from deepnet.transformer.models import Transformer, TransformerConfig
 
@@ -209,7 +210,7 @@ def test_sees_the_norm_of_every_gradient_and_the_input_of_every_norm():
     sums, counts = inputs.take(torch.device("cpu")).chunk(2)
     assert (sums / counts).tolist() == pytest.approx(by_hand, rel=1e-6)
     assert [str(place) for place in inputs.places][:2] == ["encoder.1.self", "encoder.1.ffn"]
-    norms = gradient_norms(model)
+    norms = gradient_norms(model.parameters())
     for norm, parameter in zip(norms, model.parameters(), strict=True):
         assert norm == pytest.approx(parameter.grad.norm().item(), rel=1e-6)
 

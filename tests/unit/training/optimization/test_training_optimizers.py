@@ -55,12 +55,13 @@ def test_state_survives_the_way_through_tensors_and_numbers(model, name):
     config = OptimizerConfig(name=name, lr=1e-2, weight_decay=0.1)
     optimizer = build_optimizer(config, policies=plain_policies(model))
     steps(model, optimizer, 3)
-    own, numbers = optimizer_state(optimizer, model=model)
+    own, numbers = optimizer_state(optimizer, parameters=dict(model.named_parameters()))
     tensors = {name: tensor.clone() for name, tensor in own.items()}
     again = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.Linear(5, 2))
     again.load_state_dict(model.state_dict())
     resumed = build_optimizer(config, policies=plain_policies(again))
-    load_optimizer_state(resumed, model=again, tensors=tensors, numbers=numbers)
+    parameters = dict(again.named_parameters())
+    load_optimizer_state(resumed, parameters=parameters, tensors=tensors, numbers=numbers)
     steps(model, optimizer, 3, seed=2)
     steps(again, resumed, 3, seed=2)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
@@ -70,10 +71,11 @@ def test_state_survives_the_way_through_tensors_and_numbers(model, name):
 def test_state_of_other_parameters_is_refused(model):
     optimizer = build_optimizer(OptimizerConfig(), policies=plain_policies(model))
     steps(model, optimizer, 1)
-    tensors, numbers = optimizer_state(optimizer, model=model)
+    parameters = dict(model.named_parameters())
+    tensors, numbers = optimizer_state(optimizer, parameters=parameters)
     tensors["exp_avg.elsewhere"] = torch.zeros(1)
     with pytest.raises(CheckpointError, match="'elsewhere'"):
-        load_optimizer_state(optimizer, model=model, tensors=tensors, numbers=numbers)
+        load_optimizer_state(optimizer, parameters=parameters, tensors=tensors, numbers=numbers)
 
 
 def test_adam_is_fused_and_equals_its_formula(model):
