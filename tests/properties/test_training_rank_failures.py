@@ -41,7 +41,7 @@ class Pair:
         return self
 
 
-def train(ranks, folder, what):
+def train(ranks, folder, what, engine):
     """Train for 12 updates, of which something happens to one."""
     calls = []
 
@@ -72,7 +72,9 @@ def train(ranks, folder, what):
         loader=ListedUpdates([ListedUpdate((Pair(),), 4 * ranks.world_size)] * 6),
         loss=loss,
         run=RunFolder(folder),
-        training=TrainingConfig(max_steps=12, log_every=1, validate_every=6, save_every=4),
+        training=TrainingConfig(
+            max_steps=12, log_every=1, validate_every=6, save_every=4, engine=engine
+        ),
         optimizer=OptimizerConfig(lr=1e-2),
         schedule=ScheduleConfig(warmup_steps=3),
         validate=validate,
@@ -91,13 +93,13 @@ def note(folder, what):
     (folder / what).write_text(str(time.time()))
 
 
-def main(folder, what):
+def main(folder, what, engine):
     """Be one rank; gradients may take six seconds."""
     torch.set_num_threads(1)
     joining.GRADIENT_PATIENCE = timedelta(seconds=6)
     try:
         with joining.joined_ranks(torch.device("cpu")) as ranks:
-            train(ranks, folder, what)
+            train(ranks, folder, what, engine)
     except DeepNetError as error:
         note(folder, "ended")
         sys.exit(f"error: {error}")
@@ -109,13 +111,13 @@ def free_port():
         return listening.getsockname()[1]
 
 
-def run_two(folder, what):
+def run_two(folder, what, engine="auto"):
     """Run two ranks; return the exit code of each and what it said."""
     port = str(free_port())
     common = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, str(folder), what],
+            [sys.executable, __file__, str(folder), what, engine],
             stderr=subprocess.PIPE,
             text=True,
             env={**common, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
@@ -143,16 +145,17 @@ def steps(folder):
 
 
 @pytest.mark.parametrize(
-    ("what", "other", "reason"),
+    ("what", "engine", "other", "reason"),
     [
-        ("error", 0, f"rank 1 failed: ValueError: {BROKEN}"),
-        ("kill", 0, "another rank ended without a word or does not answer"),
-        ("hang", 0, "another rank ended without a word or does not answer"),
-        ("broken validation", 1, f"rank 0 failed: ValueError: {BROKEN}"),
+        ("error", "auto", 0, f"rank 1 failed: ValueError: {BROKEN}"),
+        ("kill", "auto", 0, "another rank ended without a word or does not answer"),
+        ("kill", "sharded", 0, "another rank ended without a word or does not answer"),
+        ("hang", "auto", 0, "another rank ended without a word or does not answer"),
+        ("broken validation", "auto", 1, f"rank 0 failed: ValueError: {BROKEN}"),
     ],
 )
-def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, other, reason):
-    codes, said = run_two(folder, what)
+def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, engine, other, reason):
+    codes, said = run_two(folder, what, engine)
     assert 0 not in codes
     last = said[other].strip().splitlines()[-1]
     assert last.startswith(f"error: rank {other} stopped, because {reason}")
@@ -171,4 +174,4 @@ def test_what_the_writer_does_longer_than_gradients_may_take_is_waited_for(folde
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -122,6 +122,8 @@ def run_recipe(
             result = _train(recipe, run, model, data, ranks, resume, shown, report, tokenization)
             if not ranks.is_writer or result.stopped == "interrupted":
                 return FinishedRun(run.path, result, None)
+            if recipe.training.engine == "sharded":
+                model = build_model(recipe, data.tokenizers)  # the other is in parts
             write_bundle(recipe, run, model, data, tokenization=tokenization, report=report)
             scores = None
             if score:

@@ -111,11 +111,11 @@ def save(session: Session, *, interrupted: bool = False) -> None:
     needed = guard.keep_needed(state.step)
     if state.best_step is not None:
         needed.add(state.best_step)
+    state.seconds_since = session.watch.seconds() - state.seconds
+    with memory_shortage_explained(f"while step {state.step} was saved"):
+        save_checkpoint(
+            folder, trained=session.trained, settings=session.settings, interrupted=interrupted
+        )
     if session.ranks.is_writer:
-        state.seconds_since = session.watch.seconds() - state.seconds
-        with memory_shortage_explained(f"while step {state.step} was saved"):
-            save_checkpoint(
-                folder, trained=session.trained, settings=session.settings, interrupted=interrupted
-            )
         prune_checkpoints(folder, keep_last=session.plan.training.keep_last, steps=needed)
     session.ranks.wait()

@@ -40,6 +40,7 @@ from deepnet.training.session import (
     Validate,
     earlier_checkpoint,
     make_ready,
+    refuse_probes_of_parts,
     refuse_what_has_no_effect,
 )
 from deepnet.training.state import Outcome
@@ -99,6 +100,7 @@ def train_loop(
     run that is resumed, DeepNetError when the memory does not suffice.
     """
     refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
+    refuse_probes_of_parts(training, probing)
     ranks = ranks or Ranks()
     earlier = earlier_checkpoint(run.checkpoints, resume=resume)
     plan = settle(
@@ -111,15 +113,8 @@ def train_loop(
         saved=read_header(earlier)["settings"] if earlier else {},
     )
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
-    engine = make_engine(
-        model,
-        optimizer=plan.optimizer,
-        policies=policies,
-        blocks=blocks,
-        precision=plan.precision,
-        ranks=ranks,
-    )
     norm_inputs = NormInputs(model)
+    engine = make_engine(model, plan, policies=policies, blocks=blocks, ranks=ranks)
     session = Session(
         trained=untrained(engine, plan, guard=guard or GuardConfig(), norm_inputs=norm_inputs),
         plan=plan,

@@ -17,7 +17,7 @@ from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.engine.ranks import Ranks
 from deepnet.training.guard.signals import NormInputs
 from deepnet.training.plan import Plan
-from deepnet.training.probing import Probes
+from deepnet.training.probing import Probes, Probing
 from deepnet.training.state import TrainingState
 from deepnet.training.stopwatch import Stopwatch
 from deepnet.training.trained import Trained
@@ -81,6 +81,15 @@ def refuse_what_has_no_effect(
     for key, (is_set, is_there, what) in needed_for.items():
         if is_set and not is_there:
             raise ConfigError(f"training.{key} is set, but the caller gives no {what}")
+
+
+def refuse_probes_of_parts(training: TrainingConfig, probing: Probing | None) -> None:
+    """Raise ConfigError where one process would have to measure a model of which each holds a part."""
+    if probing and training.engine == "sharded":
+        raise ConfigError(
+            "the probes measure a whole model on one process, and training.engine = 'sharded' has none; set "
+            "probes.every = 0, and run `deepnet probe` on its checkpoints"
+        )
 
 
 def earlier_checkpoint(folder: Path, *, resume: bool) -> Path | None:

@@ -63,14 +63,17 @@ def _backward(session: Session, update: Update, *, sends: bool = True) -> Tensor
     engine, ranks, step = session.engine, session.ranks, session.state.step + 1
     engine.drop_gradients()
     total = torch.zeros((), dtype=torch.float64, device=ranks.device)
-    for index, batch in enumerate(update.batches):
+    last = len(update.batches) - 1
+    for index in range(engine.num_passes(last + 1)):
+        batch = update.batches[min(index, last)]
+        loss = partial(_loss, session, batch)
         _seed(session, place=index * ranks.world_size + ranks.rank)
-        is_last = index == len(update.batches) - 1
         with memory_shortage_explained(f"at step {step}", batch):
+            if index > last:
+                engine.keep_up(loss)
+                continue
             total += engine.add_gradients(
-                partial(_loss, session, batch),
-                num_tokens=update.num_tokens,
-                sends=is_last and sends,
+                loss, num_tokens=update.num_tokens, sends=sends and index == last
             )
     return total
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from deepnet.bundle import load_model_tensors, model_tensors, read_tensors, write_tensors
@@ -23,8 +24,10 @@ from deepnet.config import build
 from deepnet.errors import CheckpointError, ConfigError, DeepNetError, DivergenceError
 from deepnet.record import atomic_folder, write_json
 from deepnet.seal import find_damage, read_json, seal_folder, unseal_folder
+from deepnet.tensor_files import in_file_order
 from deepnet.training.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from deepnet.training.checkpoint.resume import check_resumable
+from deepnet.training.engine.base import Engine
 from deepnet.training.guard.judge import GuardMemory
 from deepnet.training.state import TrainingState
 from deepnet.training.trained import Trained
@@ -58,21 +61,27 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of the current step; of one that is there only what is known besides the weights.
 
-    One that is written because the run was `interrupted` has a name of its own, so that no other run keeps, averages or
-    goes back to others. Raises CheckpointError when the disk refuses, and DivergenceError when a weight is not finite;
-    what was saved before stays, and nothing half-written does.
+    Every rank calls it, and the writer writes. One that is written because the run was `interrupted` has a name of its
+    own, so that no other run keeps, averages or goes back to others. Raises CheckpointError when the disk refuses, and
+    DivergenceError when a weight is not finite; what was saved before stays, and nothing half-written does.
     """
     regular = checkpoint_path(folder, step=trained.state.step)
     path = folder / regular.name.replace("step", _INTERRUPTED) if interrupted else regular
-    there = next((one for one in (regular, path) if one.exists()), None)
+    ranks = trained.engine.ranks
     _check_finite(trained)
+    there = ranks.from_writer(lambda: next((one for one in (regular, path) if one.exists()), None))
+    if not ranks.is_writer:
+        if not there:
+            _send(trained)
+        return there or path
     try:
         if there:
             unseal_folder(there)
             _write_rest(there, trained, settings)
             return there
         with atomic_folder(path) as temporary:
-            _write(temporary, trained, settings)
+            _write(temporary, trained)
+            _write_rest(temporary, trained, settings)
     except (OSError, DeepNetError) as error:
         raise CheckpointError(
             f"cannot save the checkpoint of step {trained.state.step} in {folder}: "
@@ -153,13 +162,41 @@ def _remove(paths: Iterable[Path]) -> None:
         shutil.rmtree(path.rename(path.with_name(f".{path.name}.tmp")))
 
 
-def _write(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
-    tensors, _ = optimizer_state(trained.engine.optimizer, parameters=trained.engine.held)
-    write_tensors(folder / "model.safetensors", model_tensors(trained.engine.model))
-    write_tensors(folder / "optimizer.safetensors", tensors)
-    if trained.average:
-        write_tensors(folder / "ema.safetensors", trained.average.tensors)
-    _write_rest(folder, trained, settings)
+def _files(trained: Trained) -> dict[str, dict[str, Tensor]]:
+    """Return what this rank holds of each file's tensors."""
+    engine = trained.engine
+    moments, _ = optimizer_state(engine.optimizer, parameters=engine.held)
+    files = {
+        "model.safetensors": model_tensors(engine.model) | dict(engine.held),
+        "optimizer.safetensors": moments,
+    }
+    return files | ({"ema.safetensors": trained.average.tensors} if trained.average else {})
+
+
+def _parameter(file: str, name: str) -> str:
+    """Return the parameter that a tensor of a file is of."""
+    return name.partition(".")[2] if file == "optimizer.safetensors" else name
+
+
+def _write(folder: Path, trained: Trained) -> None:
+    for file, tensors in _files(trained).items():
+        _write_file(folder / file, tensors, trained.engine)
+
+
+def _write_file(path: Path, tensors: Mapping[str, Tensor], engine: Engine) -> None:
+    parameters = {name: _parameter(path.name, name) for name in tensors}
+    write_tensors(
+        path,
+        {name: engine.described(parameters[name], held) for name, held in tensors.items()},
+        content=lambda name: engine.gather(parameters[name], tensors[name]),
+    )
+
+
+def _send(trained: Trained) -> None:
+    """Give the writer what this rank holds of each tensor, in the order in which it is written."""
+    for file, tensors in _files(trained).items():
+        for name in in_file_order(tensors):
+            trained.engine.gather(_parameter(file, name), tensors[name])
 
 
 def _write_rest(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> None:
@@ -182,15 +219,22 @@ def _write_rest(folder: Path, trained: Trained, settings: Mapping[str, Any]) -> 
 
 def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
     engine = trained.engine
-    load_model_tensors(engine.model, read_tensors(path / "model.safetensors"))
+
+    def parts(file: str) -> dict[str, Tensor]:
+        tensors = read_tensors(path / file)
+        return {n: engine.part(_parameter(file, n), tensor) for n, tensor in tensors.items()}
+
+    load_model_tensors(
+        engine.model, read_tensors(path / "model.safetensors"), held=engine.held, part=engine.part
+    )
     load_optimizer_state(
         engine.optimizer,
         parameters=engine.held,
-        tensors=read_tensors(path / "optimizer.safetensors"),
+        tensors=parts("optimizer.safetensors"),
         numbers=header["optimizer"],
     )
     if trained.average:
-        trained.average.load(read_tensors(path / "ema.safetensors"))
+        trained.average.load(parts("ema.safetensors"))
     engine.scaler.load_state_dict(header["scaler"])
     trained.guard.memory = header["guard"]
     seen = path / "guard.safetensors"
@@ -199,9 +243,11 @@ def _load(path: Path, trained: Trained, header: Mapping[str, Any]) -> None:
 
 
 def _check_finite(trained: Trained) -> None:
-    tensors: dict[str, Tensor] = model_tensors(trained.engine.model)
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):
+    tensors = model_tensors(trained.engine.model) | dict(trained.engine.held)
+    found = torch.tensor([not _is_finite(tensor) for tensor in tensors.values()], dtype=torch.int32)
+    # on every rank at once, as each may hold another part
+    for name, number in zip(tensors, trained.engine.ranks.total(found).tolist(), strict=True):
+        if number:
             raise DivergenceError(
                 f"after step {trained.state.step} the weight '{name}' is not finite; "
                 "no checkpoint was made of it; the earlier ones are good"
@@ -210,4 +256,6 @@ def _check_finite(trained: Trained) -> None:
 
 def _is_finite(tensor: Tensor) -> bool:
     """Return whether all numbers are finite, without a copy of them: the extremes are NaN where any is."""
+    if not (tensor.is_floating_point() and tensor.numel()):
+        return True
     return all(math.isfinite(extreme.item()) for extreme in tensor.detach().aminmax())

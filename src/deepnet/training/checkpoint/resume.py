@@ -13,6 +13,8 @@ CHANGEABLE = frozenset(
         "max_steps",
         "max_epochs",
         "max_minutes",
+        "engine",
+        "offload",
         "recompute",
         "validate_every",
         "save_every",

@@ -55,6 +55,9 @@ class Engine:
         """Return how many times both passes run on this rank in an update of which it has so many micro-batches."""
         return num_batches
 
+    def keep_up(self, loss: Callable[[nn.Module], Tensor]) -> None:
+        """Run both passes for other ranks' sake, where this one has no micro-batch left."""
+
     def add_gradients(
         self, loss: Callable[[nn.Module], Tensor], *, num_tokens: int, sends: bool
     ) -> Tensor:
@@ -89,6 +92,18 @@ class Engine:
     ) -> Figures | None:
         """Return, on every rank, what `compute` finds by calling the model; None where `guarded` broke it off."""
         return self.ranks.from_writer(lambda: guarded(compute))
+
+    def described(self, name: str, tensor: Tensor) -> Tensor:
+        """Return what has the shape of the whole of what is held here of the parameter `name`, or of its like."""
+        return tensor
+
+    def gather(self, name: str, tensor: Tensor) -> Tensor:
+        """Return the whole of what is held here of the parameter `name`, or of its like: a moment, an average."""
+        return tensor
+
+    def part(self, name: str, tensor: Tensor) -> Tensor:
+        """Return what is held here of a whole tensor: the reverse of `gather`."""
+        return tensor
 
     def _hold(self, blocks: Sequence[nn.Module]) -> Mapping[str, nn.Parameter]:
         return dict(self.model.named_parameters())
