@@ -28,6 +28,9 @@ from torch.distributed.tensor import DTensor, Shard
 from deepnet.training.engine.base import Engine, Figures, gradient_norms
 from deepnet.training.engine.ranks import Ranks
 
+_NARROWEST = 8
+"""Rows or columns below which a table of numbers is no matrix: a factor per head, maps between a few streams."""
+
 
 class Sharded(Engine):
     """Runs one model of which every rank holds a part; with `offload` that part lies in main memory."""
@@ -79,10 +82,14 @@ class Sharded(Engine):
         *,
         guarded: Callable[[Callable[[], Figures]], Figures | None],
     ) -> Figures | None:
-        """Return the writer's figures, which every rank computes; a signal is answered once they are there."""
+        """Return the writer's figures, which every rank computes; a signal is answered once they are there.
+
+        In the run's precision, in which matrices are gathered.
+        """
         assert isinstance(self.model, FSDPModule)
         self.model.unshard()  # for what calls a part of the model, such as its encoder
-        figures = compute()
+        with self.precision.autocast():
+            figures = compute()
         self.model.reshard()
         return self.ranks.from_writer(lambda: figures)
 
@@ -118,7 +125,7 @@ class Sharded(Engine):
         self._mesh = _mesh(self.ranks)
         options: dict[str, Any] = {
             "mesh": self._mesh,
-            "ignored_params": {p for p in self.model.parameters() if p.dim() < 2},
+            "ignored_params": {p for p in self.model.parameters() if not _is_matrix(p)},
             "offload_policy": CPUOffloadPolicy() if self._offload else OffloadPolicy(),
         }
         matrices = MixedPrecisionPolicy(cast_forward_inputs=False)
@@ -151,6 +158,10 @@ class Sharded(Engine):
 
     def _is_part(self, name: str, tensor: Tensor) -> bool:
         return name in self._parts and tensor.shape == self.held[name].shape
+
+
+def _is_matrix(parameter: nn.Parameter) -> bool:
+    return parameter.dim() > 1 and min(parameter.shape) >= _NARROWEST
 
 
 def _mesh(ranks: Ranks) -> DeviceMesh:
