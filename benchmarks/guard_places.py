@@ -35,19 +35,19 @@ from torch import Tensor, nn
 from deepnet.pipeline.run import follow_update
 from deepnet.record import RunFolder, write_json
 from deepnet.schemes.catalogue import load_scheme
-from deepnet.training.batches import ListedUpdate
-from deepnet.training.checkpoint import Trained
-from deepnet.training.config import OptimizerConfig
-from deepnet.training.distributed import Ranks
-from deepnet.training.examine import Examination
-from deepnet.training.guard import Guard, Verdict
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.optimizers import build_optimizer, plain_policies
-from deepnet.training.precision import resolve_precision
+from deepnet.training.batches import ListedUpdate, ListedUpdates
+from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.engine.base import Engine
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.guard.judge import Verdict
+from deepnet.training.guard.signals import NormInputs
+from deepnet.training.plan import settle
 from deepnet.training.probing import Probes
-from deepnet.training.signals import NormInputs, watched_parameters
-from deepnet.training.state import TrainingState
-from deepnet.training.update import Updater
+from deepnet.training.session import Session
+from deepnet.training.stopwatch import Stopwatch
+from deepnet.training.trained import untrained
+from deepnet.training.update import run_update
 from deepnet.transformer.models import Transformer, TransformerConfig
 from measuring import commit, device, versions
 
@@ -230,39 +230,37 @@ class Subject:
         self, model: nn.Module, folder: Path, *, loss: Callable[..., Tensor] = loss
     ) -> None:
         self.model, is_ours = model, isinstance(model, Transformer)
-        ranks, precision = Ranks(), resolve_precision("fp32", device=torch.device("cpu"))
-        self._inputs = NormInputs(model)
-        guard = Guard(
-            GuardConfig(spike="skip", nan="skip", plateau="off"),
-            parameters=watched_parameters(model),
-            norm_inputs=self._inputs.places,
-            norm_sources=self._inputs.sources,
+        plan = settle(
+            TrainingConfig(max_steps=SETTLING, precision="fp32"),
+            OptimizerConfig(lr=1e-3),
+            ScheduleConfig(name="constant", warmup_steps=0),
+            precision=None,
+            device=torch.device("cpu"),
+            updates_per_epoch=SETTLING,
+            saved={},
         )
-        config = OptimizerConfig(lr=1e-3)
-        self.trained = Trained(
-            model=model,
-            optimizer=build_optimizer(config, policies=plain_policies(model)),
-            scaler=precision.scaler(),
-            average=None,
-            guard=guard,
-            state=TrainingState(),
+        engine = Engine(model, optimizer=plan.optimizer, precision=plan.precision, ranks=Ranks())
+        inputs, run = NormInputs(model), RunFolder(folder)
+        self.trained = untrained(
+            engine,
+            plan,
+            guard=GuardConfig(spike="skip", nan="skip", plateau="off"),
+            norm_inputs=inputs,
         )
-        probes = Probes(None, model=model, run=RunFolder(folder), ranks=ranks)
-        examination = Examination(
-            model, history=guard.history, norm_inputs=self._inputs, probes=probes, ranks=ranks
-        )
-        self._updater = Updater(
+        self._session = Session(
             trained=self.trained,
-            module=model,
+            plan=plan,
+            loader=ListedUpdates([]),
             loss=loss,
             after_update=partial(follow_update, model.scheme) if is_ours else None,
-            norm_inputs=self._inputs,
-            before_step=lambda: None,
-            examine=examination,
-            clip_norm=0.0,
-            seed=1,
-            precision=precision,
-            ranks=ranks,
+            validate=None,
+            norm_inputs=inputs,
+            probes=Probes(None, model=model, run=run, ranks=engine.ranks),
+            run=run,
+            sinks=(),
+            on_incident=(),
+            settings={},
+            watch=Stopwatch(),
         )
         model.train()
         draw = torch.Generator().manual_seed(1)
@@ -270,7 +268,7 @@ class Subject:
         for batch in self._batches[:-1]:
             assert self._run(batch) is None, "a healthy update was told of"
             self.trained.state.step += 1
-        states = model.state_dict(), self.trained.optimizer.state_dict()
+        states = model.state_dict(), self.trained.engine.optimizer.state_dict()
         self._model_state, self._optimizer_state = copy.deepcopy(states)
 
     def judge(self) -> Verdict | None:
@@ -282,15 +280,13 @@ class Subject:
         guard.history.load(seen)
         if verdict is None:  # the weights have taken it
             self.model.load_state_dict(self._model_state)
-            self.trained.optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
+            self.trained.engine.optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         return verdict
 
     def _run(self, batch: Tensor) -> Verdict | None:
         update = ListedUpdate((batch,), 1)
-        with self._inputs.open():
-            outcome = self._updater.run(
-                update, set_rate=lambda seconds: 1e-3, interrupted=lambda: False, seconds=0.0
-            )
+        with self._session.norm_inputs.open():
+            outcome = run_update(self._session, update, interrupted=lambda: False, began=0.0)
         return outcome.verdict
 
 

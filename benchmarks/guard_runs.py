@@ -35,10 +35,11 @@ from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import load_recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl, write_json
-from deepnet.training import loop, rate
-from deepnet.training.guard import Guard, Verdict
-from deepnet.training.signals import Signals
-from deepnet.training.update import Updater
+from deepnet.training import loop, trained, update
+from deepnet.training.guard.judge import Guard, Verdict
+from deepnet.training.guard.signals import Signals
+from deepnet.training.optimization import rate
+from deepnet.training.session import Session
 from measuring import commit, device, versions
 
 HERE = Path(__file__).resolve().parent
@@ -190,15 +191,15 @@ RECORDING: list[RecordingGuard] = []
 @contextmanager
 def corrupt_batch() -> Iterator[None]:
     """Give one update random targets and a token count of 1: its gradient is hundreds of times too long."""
-    original, done = Updater.run, []
+    original, done = loop.run_update, []
 
-    def run(self: Updater, update: Any, **how: Any) -> Any:
-        if self.trained.state.step + 1 == FAULTY_STEP and not done:
+    def run(session: Session, update: Any, **how: Any) -> Any:
+        if session.state.step + 1 == FAULTY_STEP and not done:
             done.append(True)
             update = replace(update, batches=[_scrambled(b) for b in update.batches], num_tokens=1)
-        return original(self, update, **how)
+        return original(session, update, **how)
 
-    with mock.patch.object(Updater, "run", run):
+    with mock.patch.object(loop, "run_update", run):
         yield
 
 
@@ -212,17 +213,17 @@ def _scrambled(batch: Any) -> Any:
 @contextmanager
 def nan_gradient() -> Iterator[None]:
     """Plant one NaN in the gradient of one role of one layer, once."""
-    original, done = Updater._backward, []
+    original, done = update._backward, []
 
-    def backward(self: Updater, update: Any) -> Any:
-        loss = original(self, update)
-        if self.trained.state.step + 1 == FAULTY_STEP and not done:
+    def backward(session: Session, of: Any, **how: Any) -> Any:
+        loss = original(session, of, **how)
+        if session.state.step + 1 == FAULTY_STEP and not done:
             done.append(True)
-            weight = self.trained.model.encoder.layers[2].sublayers["ffn"].branch.fc1.weight
+            weight = session.engine.model.encoder.layers[2].sublayers["ffn"].branch.fc1.weight
             weight.grad[0, 0] = math.nan
         return loss
 
-    with mock.patch.object(Updater, "_backward", backward):
+    with mock.patch.object(update, "_backward", backward):
         yield
 
 
@@ -253,7 +254,7 @@ def run_one(one: Run, out: Path) -> None:
     folder = out / one.name
     fault = FAULTS[one.fault]() if one.fault else nullcontext()
     stopped = ""
-    with mock.patch.object(loop, "Guard", RecordingGuard), fault:
+    with mock.patch.object(trained, "Guard", RecordingGuard), fault:
         try:
             recipe = load_recipe(RECIPE, one.overrides())
             run_recipe(recipe, out=folder, score=False)

@@ -81,12 +81,12 @@ TARGETS = (
     ),
     Target(
         "schedules",
-        ("training/schedules.py",),
-        _unit("training", "schedules", "annealing", "going_back"),
+        ("training/optimization/schedules.py",),
+        ("unit/training/optimization", "unit/training/guard/test_training_going_back.py"),
     ),
     Target(
         "updates",
-        tuple(f"training/{name}.py" for name in ("update", "checkpoint", "resume", "averaging")),
+        ("training/update.py", "training/checkpoint/*.py", "training/optimization/averaging.py"),
         ("unit/training", "properties/test_training_resume.py"),
     ),
     Target("batching", ("data/batching.py",), _BATCHING),

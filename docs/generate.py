@@ -23,7 +23,7 @@ from deepnet.config import Section
 from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import UNDEFINED, list_schemes, scheme_class
-from deepnet.training.resume import CHANGEABLE
+from deepnet.training.checkpoint.resume import CHANGEABLE
 
 FOLDER = Path(__file__).parent
 HEAD = "<!-- Written by docs/generate.py (make docs); edit the docstrings it is made from. -->"

@@ -12,7 +12,7 @@ or type is an error.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,8 +153,14 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters()} | buffers
 
 
-def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy `tensors`, as `model_tensors` gives them, into `model`.
+def load_model_tensors(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    *,
+    held: Mapping[str, Tensor] | None = None,
+    part: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor,
+) -> None:
+    """Copy `tensors`, as `model_tensors` gives them, into `model`, or each `part` of them into what is `held` of it.
 
     Raises CheckpointError that names the first tensor that is missing, unexpected or of another shape or type.
     """
@@ -168,9 +174,10 @@ def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         found, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (tensor, own[name]))
         if found != expected:
             raise CheckpointError(f"the tensor '{name}' is {found}; expected {expected}")
+    into = own | dict(held or {})
     with torch.no_grad():
         for name, tensor in tensors.items():
-            own[name].copy_(tensor)
+            into[name].copy_(part(name, tensor))
     if isinstance(model, Transformer):
         _advance(model, int(model.scheme_step))
 

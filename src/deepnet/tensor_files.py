@@ -6,7 +6,7 @@ memory, which training did not need.
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -32,17 +32,28 @@ _NAMES = {
 }
 
 
-def write_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(
+    path: str | Path,
+    tensors: Mapping[str, Tensor],
+    *,
+    content: Callable[[str], Tensor] | None = None,
+) -> None:
     """Write a safetensors file atomically, with no more memory than its largest tensor takes.
 
-    Raises DeepNetError where the disk refuses.
+    `content` gives each tensor by its name when its turn comes, where `tensors` say no more than shape and type. Raises
+    DeepNetError where the disk refuses.
     """
-    # the widest types first, so that every tensor begins at a multiple of its type's size
-    ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
+    names = in_file_order(tensors)
     with atomic_write(path) as file:
-        file.write(_header(ordered))
-        for tensor in ordered.values():
-            file.write(_bytes(tensor))
+        file.write(_header({name: tensors[name] for name in names}))
+        for name in names:
+            file.write(_bytes(content(name) if content else tensors[name]))
+
+
+def in_file_order(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names as they follow each other in a file."""
+    # the widest types first, so that every tensor begins at a multiple of its type's size
+    return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from deepnet.pipeline.settling import settle_precision
-from deepnet.training import precision as precisions
 from deepnet.training.config import TrainingConfig
+from deepnet.training.engine import precision as precisions
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from deepnet.lock import locked_folder
 from deepnet.pipeline.recipe import load_recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl
-from deepnet.training.progress import ProgressDisplay
+from deepnet.training.sinks.progress import ProgressDisplay
 
 
 def distinct(corpus):

@@ -12,7 +12,7 @@ import deepnet
 from deepnet.bundle import read_tensors
 from deepnet.errors import ConfigError
 from deepnet.record import read_jsonl
-from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.checkpoint.folder import list_checkpoints
 
 TIMES = ("seconds", "tokens_per_second", "progress")
 

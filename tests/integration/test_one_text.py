@@ -22,7 +22,7 @@ from deepnet.pipeline.preparing import held_out_batches, prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import RunFolder, read_jsonl
-from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.checkpoint.folder import list_checkpoints
 
 RECIPE = """
 [data]

@@ -6,7 +6,7 @@ import pytest
 
 from deepnet.pipeline.recipe import load_recipe
 from deepnet.record import RunFolder
-from deepnet.training.schedules import learning_rate, resolve_schedule
+from deepnet.training.optimization.schedules import learning_rate, resolve_schedule
 
 
 @pytest.fixture

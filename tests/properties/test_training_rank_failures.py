@@ -1,4 +1,4 @@
-"""When one of two gloo processes fails, both end soon and say why; what the writer does alone may take its time.
+"""When one of two gloo processes fails or hangs, both end soon and say why; what the writer does alone takes its time.
 
 The file is its own driver: pytest starts it twice, as two ranks without a launcher that would end one for the other.
 """
@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from torch import nn
 
 from deepnet.errors import DeepNetError
 from deepnet.record import RunFolder, read_jsonl
-from deepnet.training import distributed
+from deepnet.training import due
 from deepnet.training.batches import ListedUpdate, ListedUpdates
+from deepnet.training.checkpoint.folder import save_checkpoint
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.engine import ranks as joining
 from deepnet.training.loop import train_loop
 
 BROKEN = "the corpus of rank 1 is broken"
@@ -38,7 +41,7 @@ class Pair:
         return self
 
 
-def train(ranks, folder, what):
+def train(ranks, folder, what, engine):
     """Train for 12 updates, of which something happens to one."""
     calls = []
 
@@ -50,7 +53,7 @@ def train(ranks, folder, what):
                 raise ValueError(BROKEN)
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if what == "slow":
+            if what == "hang":
                 time.sleep(9)
         return F.cross_entropy(model(batch.x), batch.y, reduction="sum")
 
@@ -62,12 +65,16 @@ def train(ranks, folder, what):
             raise ValueError(BROKEN)
         return {"loss": 1.0}
 
+    if what == "saving":
+        due.save_checkpoint = save_slowly
     train_loop(
         nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
         loader=ListedUpdates([ListedUpdate((Pair(),), 4 * ranks.world_size)] * 6),
         loss=loss,
         run=RunFolder(folder),
-        training=TrainingConfig(max_steps=12, log_every=1, validate_every=6, save_every=4),
+        training=TrainingConfig(
+            max_steps=12, log_every=1, validate_every=6, save_every=4, engine=engine
+        ),
         optimizer=OptimizerConfig(lr=1e-2),
         schedule=ScheduleConfig(warmup_steps=3),
         validate=validate,
@@ -75,18 +82,24 @@ def train(ranks, folder, what):
     )
 
 
+def save_slowly(*args, **kwargs):
+    """Save as always, after nine seconds."""
+    time.sleep(9)
+    return save_checkpoint(*args, **kwargs)
+
+
 def note(folder, what):
     """Write down when something happened, in seconds."""
     (folder / what).write_text(str(time.time()))
 
 
-def main(folder, what):
+def main(folder, what, engine):
     """Be one rank; gradients may take six seconds."""
     torch.set_num_threads(1)
-    distributed.SHORT = distributed.timedelta(seconds=6)
+    joining.GRADIENT_PATIENCE = timedelta(seconds=6)
     try:
-        with distributed.joined_ranks(torch.device("cpu")) as ranks:
-            train(ranks, folder, what)
+        with joining.joined_ranks(torch.device("cpu")) as ranks:
+            train(ranks, folder, what, engine)
     except DeepNetError as error:
         note(folder, "ended")
         sys.exit(f"error: {error}")
@@ -98,13 +111,13 @@ def free_port():
         return listening.getsockname()[1]
 
 
-def run_two(folder, what):
+def run_two(folder, what, engine="auto"):
     """Run two ranks; return the exit code of each and what it said."""
     port = str(free_port())
     common = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, str(folder), what],
+            [sys.executable, __file__, str(folder), what, engine],
             stderr=subprocess.PIPE,
             text=True,
             env={**common, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
@@ -132,15 +145,17 @@ def steps(folder):
 
 
 @pytest.mark.parametrize(
-    ("what", "other", "reason"),
+    ("what", "engine", "other", "reason"),
     [
-        ("error", 0, f"rank 1 failed: ValueError: {BROKEN}"),
-        ("kill", 0, "another rank ended without a word or does not answer"),
-        ("broken validation", 1, f"rank 0 failed: ValueError: {BROKEN}"),
+        ("error", "auto", 0, f"rank 1 failed: ValueError: {BROKEN}"),
+        ("kill", "auto", 0, "another rank ended without a word or does not answer"),
+        ("kill", "sharded", 0, "another rank ended without a word or does not answer"),
+        ("hang", "auto", 0, "another rank ended without a word or does not answer"),
+        ("broken validation", "auto", 1, f"rank 0 failed: ValueError: {BROKEN}"),
     ],
 )
-def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, other, reason):
-    codes, said = run_two(folder, what)
+def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, engine, other, reason):
+    codes, said = run_two(folder, what, engine)
     assert 0 not in codes
     last = said[other].strip().splitlines()[-1]
     assert last.startswith(f"error: rank {other} stopped, because {reason}")
@@ -151,12 +166,12 @@ def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, other,
     assert checkpoints == ["step_00000004"]
 
 
-@pytest.mark.parametrize("what", ["validation", "slow"])
-def test_what_takes_longer_than_gradients_may_is_waited_for(folder, what):
+@pytest.mark.parametrize("what", ["validation", "saving"])
+def test_what_the_writer_does_longer_than_gradients_may_take_is_waited_for(folder, what):
     codes, said = run_two(folder, what)
     assert codes == [0, 0], said
     assert steps(folder) == list(range(1, 13))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])

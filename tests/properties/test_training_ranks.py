@@ -18,10 +18,10 @@ from torch import nn
 from deepnet.bundle import read_tensors
 from deepnet.record import RunFolder, read_jsonl
 from deepnet.training.batches import ListedUpdate
-from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.checkpoint.folder import list_checkpoints
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.distributed import Ranks, joined_ranks
-from deepnet.training.guard_config import GuardConfig
+from deepnet.training.engine.ranks import Ranks, joined_ranks
+from deepnet.training.guard.config import GuardConfig
 from deepnet.training.loop import train_loop
 
 

@@ -20,11 +20,11 @@ from deepnet.data.loader import Batch
 from deepnet.record import RunFolder, read_jsonl
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate, ListedUpdates
-from deepnet.training.checkpoint import list_checkpoints
+from deepnet.training.checkpoint.folder import list_checkpoints
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.engine.precision import Precision
 from deepnet.training.loop import train_loop
 from deepnet.training.loss import token_loss, validation_loss
-from deepnet.training.precision import Precision
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer, TransformerConfig
 

@@ -12,7 +12,7 @@ from deepnet.pipeline.preparing import CACHE, Report, build_model
 from deepnet.pipeline.recipe import Recipe
 from deepnet.record import RunFolder
 from deepnet.schemes.catalogue import TrustCode
-from deepnet.training.selection import select_checkpoints
+from deepnet.training.checkpoint.selection import select_checkpoints
 from deepnet.transformer.models import Transformer
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from deepnet.data.loader import UpdateLoader
 from deepnet.errors import ConfigError
 from deepnet.training.batches import Batch
-from deepnet.training.session import Prepare
-from deepnet.training.update import Loss
+from deepnet.training.session import Loss, Prepare
 from deepnet.transformer.models import Transformer
 
 Arguments = tuple[Tensor | None, ...]

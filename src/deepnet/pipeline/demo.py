@@ -14,7 +14,7 @@ from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.run import FinishedRun, run_recipe
 from deepnet.pipeline.shipped import shipped_recipe
 from deepnet.record import RunFolder, read_jsonl
-from deepnet.training.progress import ProgressDisplay
+from deepnet.training.sinks.progress import ProgressDisplay
 
 RECIPE = "demo"
 """The shipped recipe of the demo; the Post-LN run differs in scheme.name and stops after a tenth of the updates."""

@@ -5,7 +5,7 @@ import os
 import torch
 
 from deepnet.errors import ConfigError
-from deepnet.training.distributed import started_processes
+from deepnet.training.engine.ranks import started_processes
 
 
 def choose_device(name: str) -> torch.device:

@@ -28,15 +28,14 @@ from deepnet.record import RunFolder
 from deepnet.schemes.catalogue import TrustCode
 from deepnet.training.batches import Batch, ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.distributed import Ranks, started_processes
-from deepnet.training.guard_config import GuardConfig
+from deepnet.training.engine.precision import Precision, resolve_precision
+from deepnet.training.engine.ranks import Ranks, started_processes
+from deepnet.training.guard.config import GuardConfig
 from deepnet.training.loop import TrainingResult, train_loop
-from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.probing import Probing
-from deepnet.training.progress import ProgressDisplay, format_incident
-from deepnet.training.session import Sink, Validate
-from deepnet.training.tensorboard import TensorBoardSink
-from deepnet.training.update import Loss
+from deepnet.training.session import Loss, Sink, Validate
+from deepnet.training.sinks.progress import ProgressDisplay, format_incident
+from deepnet.training.sinks.tensorboard import TensorBoardSink
 from deepnet.transformer.models import Transformer
 
 _ONLY_IN_RECIPES = {
@@ -207,7 +206,7 @@ def _refuse_several_processes() -> None:
     if started_processes() > 1:
         raise ConfigError(
             f"torchrun started {started_processes()} processes, but 'train_model' runs in one: its updates are "
-            "one batch each. Call deepnet.training.loop.train_loop inside deepnet.training.distributed.joined_ranks, "
+            "one batch each. Call deepnet.training.loop.train_loop inside deepnet.training.engine.ranks.joined_ranks, "
             "with a loader that deals the batches of an update to ranks"
         )
 

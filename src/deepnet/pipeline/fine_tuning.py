@@ -11,7 +11,7 @@ from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import Constant
 from deepnet.schemes.catalogue import TrustCode, check_trusted, describe_scheme
-from deepnet.training.resume import list_changes
+from deepnet.training.checkpoint.resume import list_changes
 from deepnet.transformer.models import Transformer
 
 

@@ -15,8 +15,8 @@ from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.scoring import timed_perplexity, timed_scores
 from deepnet.record import RunFolder, atomic_write, write_json
 from deepnet.schemes.catalogue import describe_scheme
-from deepnet.training.checkpoint import read_header
-from deepnet.training.selection import select_checkpoints, selected_weights
+from deepnet.training.checkpoint.folder import read_header
+from deepnet.training.checkpoint.selection import select_checkpoints, selected_weights
 from deepnet.transformer.models import Transformer
 
 

@@ -25,10 +25,10 @@ from deepnet.pipeline.preparing import (
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.settling import settle_ends
 from deepnet.schemes.coefficients import coefficients
+from deepnet.training.engine.precision import resolve_precision
+from deepnet.training.engine.recompute import recomputed
 from deepnet.training.loss import token_loss
-from deepnet.training.precision import resolve_precision
-from deepnet.training.recompute import recomputed
-from deepnet.training.schedules import resolve_end
+from deepnet.training.optimization.schedules import resolve_end
 from deepnet.transformer.counting import count_parameters
 from deepnet.transformer.initialize import RoleReport, initialization_report
 from deepnet.transformer.models import Transformer

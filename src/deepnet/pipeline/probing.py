@@ -36,14 +36,14 @@ from deepnet.theory.live_model import (
     predicted_update,
 )
 from deepnet.training import batches
-from deepnet.training.checkpoint import (
+from deepnet.training.checkpoint.folder import (
     checkpoint_path,
     latest_checkpoint,
     list_checkpoints,
     read_header,
 )
+from deepnet.training.engine.precision import Precision, resolve_precision
 from deepnet.training.loss import token_loss
-from deepnet.training.precision import Precision, resolve_precision
 from deepnet.transformer.models import Transformer
 
 _SINCE_FIRST = ("model_update", "predicted_update")

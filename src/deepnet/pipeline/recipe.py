@@ -25,7 +25,7 @@ from deepnet.training.config import (
     TrainingConfig,
     optimizer_family,
 )
-from deepnet.training.guard_config import GuardConfig
+from deepnet.training.guard.config import GuardConfig
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rates
 from deepnet.transformer.models import STACKS, TransformerConfig, check_defined, stack_context
 

@@ -35,15 +35,15 @@ from deepnet.pipeline.validating import make_validation
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import TrustCode
-from deepnet.training.checkpoint import latest_checkpoint, read_header
-from deepnet.training.distributed import Ranks, joined_ranks
+from deepnet.training.checkpoint.folder import latest_checkpoint, read_header
+from deepnet.training.checkpoint.resume import check_resumable
+from deepnet.training.engine.precision import Precision, resolve_precision
+from deepnet.training.engine.ranks import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.loss import token_loss
-from deepnet.training.precision import Precision, resolve_precision
 from deepnet.training.probing import Probing
-from deepnet.training.progress import format_incident
-from deepnet.training.resume import check_resumable
 from deepnet.training.session import Sink
+from deepnet.training.sinks.progress import format_incident
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
 
@@ -122,6 +122,8 @@ def run_recipe(
             result = _train(recipe, run, model, data, ranks, resume, shown, report, tokenization)
             if not ranks.is_writer or result.stopped == "interrupted":
                 return FinishedRun(run.path, result, None)
+            if recipe.training.engine == "sharded":
+                model = build_model(recipe, data.tokenizers)  # the other is in parts
             write_bundle(recipe, run, model, data, tokenization=tokenization, report=report)
             scores = None
             if score:

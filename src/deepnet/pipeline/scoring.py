@@ -11,8 +11,8 @@ from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.translate import Translator, translations
 from deepnet.evaluation.perplexity import perplexity
 from deepnet.evaluation.scores import corpus_scores
+from deepnet.training.engine.precision import resolve_precision
 from deepnet.training.loss import validation_loss
-from deepnet.training.precision import resolve_precision
 from deepnet.transformer.models import Transformer
 
 

@@ -13,9 +13,9 @@ from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import Report
 from deepnet.pipeline.recipe import Recipe, own_ends, planned_ends, with_ends
 from deepnet.schemes.base import Ends, Policy, Role
+from deepnet.training.checkpoint.resume import kept_precision
 from deepnet.training.config import TrainingConfig, optimizer_family
-from deepnet.training.precision import resolve_precision
-from deepnet.training.resume import kept_precision
+from deepnet.training.engine.precision import resolve_precision
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rate
 
 RELATIVE_STEP = 0.5

@@ -12,8 +12,8 @@ from deepnet.evaluation.perplexity import perplexity
 from deepnet.evaluation.scores import corpus_scores
 from deepnet.pipeline.preparing import held_out_batches
 from deepnet.pipeline.recipe import Recipe
+from deepnet.training.engine.precision import Precision
 from deepnet.training.loss import validation_loss
-from deepnet.training.precision import Precision
 from deepnet.transformer.models import Transformer
 
 

@@ -28,7 +28,7 @@ from deepnet.testing.scheme_models import (
     perturbed_model,
     train_on_example,
 )
-from deepnet.training.optimizers import LR_MULTIPLIER
+from deepnet.training.optimization.optimizers import LR_MULTIPLIER
 from deepnet.transformer.initialize import parameter_policies, role_weights
 from deepnet.transformer.layers import Inputs, Sublayer
 from deepnet.transformer.models import Transformer, TransformerConfig

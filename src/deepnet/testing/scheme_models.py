@@ -10,7 +10,7 @@ from deepnet.schemes.base import Architecture, ResidualScheme
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.testing.scheme_case import SchemeCase
 from deepnet.training.config import OptimizerConfig
-from deepnet.training.optimizers import build_optimizer
+from deepnet.training.optimization.optimizers import build_optimizer
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer, TransformerConfig
 

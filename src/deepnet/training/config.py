@@ -96,6 +96,12 @@ class TrainingConfig(Section):
     precision: PrecisionName = "auto"
     """Type of the matrix products; weights stay in float32. auto: bf16 where the device has it and the width pays; what
     was found is recorded when the run begins, and a resumed run goes on in it on any device."""
+    engine: Literal["auto", "data_parallel", "sharded"] = "auto"
+    """What runs the model on several processes. data_parallel: each holds all of it. sharded: each holds a part of
+    every matrix, of its gradient and of the optimiser's state (torch's FSDP2), which needs probes.every = 0. auto:
+    data_parallel. A run goes on under any of them."""
+    offload: bool = False
+    """Keep the parts of the sharded engine in main memory while no pass needs them."""
     recompute: bool = False
     """Compute the activations of a block again in the backward pass instead of keeping them: less memory, more time."""
     label_smoothing: Fraction = 0.1
@@ -129,6 +135,8 @@ class TrainingConfig(Section):
             raise ValueError(
                 f"average_last = {self.average_last} needs keep_last of at least as many, not {self.keep_last}"
             )
+        if self.offload and self.engine != "sharded":
+            raise ValueError(f"offload has no effect with engine = '{self.engine}'; leave it out")
         if self.patience and not self.validate_every:
             raise ValueError("patience needs validate_every above 0")
         return self

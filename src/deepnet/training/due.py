@@ -9,9 +9,9 @@ import torch
 
 from deepnet.errors import ConfigError, DivergenceError
 from deepnet.record import append_jsonl
-from deepnet.training.checkpoint import prune_checkpoints, save_checkpoint
+from deepnet.training.checkpoint.folder import prune_checkpoints, save_checkpoint
+from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.interruption import Interruption
-from deepnet.training.memory import memory_shortage_explained
 from deepnet.training.session import Session, Validate
 
 
@@ -20,7 +20,7 @@ def do_what_is_due(session: Session, signals: Interruption) -> str | None:
 
     After an update that is no step nothing is due, as it was after the step before; at the end everything is.
     """
-    state, training = session.trained.state, session.training
+    state, training = session.state, session.plan.training
     stopped = state.finished(training)
 
     def is_due(interval: int) -> bool:
@@ -48,16 +48,18 @@ def do_what_is_due(session: Session, signals: Interruption) -> str | None:
 
 def interrupt(session: Session) -> str:
     """Save where the run is, before what is due."""
-    state = session.trained.state
-    state.is_due = state.is_due or state.finished(session.training) is not None
+    state = session.state
+    state.is_due = state.is_due or state.finished(session.plan.training) is not None
     save(session, interrupted=True)
     return "interrupted"
 
 
 def _training_record(session: Session) -> dict[str, Any]:
     """Return the means since the last record, and start anew."""
-    state = session.trained.state
-    progress = state.progress(session.training, updates_per_epoch=session.updates_per_epoch)
+    state = session.state
+    progress = state.progress(
+        session.plan.training, updates_per_epoch=session.plan.updates_per_epoch
+    )
     return {"lr": state.lr, "progress": progress, **state.take_window()}
 
 
@@ -65,23 +67,20 @@ def _validate(
     session: Session, validate: Validate, signals: Interruption
 ) -> dict[str, float] | None:
     """Return the figures; None where a signal broke the validation off."""
-    trained = session.trained
-    trained.model.eval()
-    holding = trained.average.in_place_of(trained.model) if trained.average else nullcontext()
-    shortage = memory_shortage_explained(f"in the validation after step {trained.state.step}")
-    with holding, torch.no_grad(), shortage:
-        figures = session.ranks.from_writer(
-            lambda: signals.unless_requested(
-                lambda: dict(validate(trained.model, trained.state.step))
-            )
+    engine, average, step = session.engine, session.trained.average, session.state.step
+    engine.model.eval()
+    shortage = memory_shortage_explained(f"in the validation after step {step}")
+    with average.in_place() if average else nullcontext(), torch.no_grad(), shortage:
+        figures = engine.evaluate(
+            lambda: dict(validate(engine.model, step)), guarded=signals.unless_requested
         )
-    trained.model.train()
+    engine.model.train()
     return figures
 
 
 def _is_best(session: Session, figures: Mapping[str, float]) -> bool:
     """Return whether the figures of a validation are the best so far."""
-    state, metric = session.trained.state, session.training.keep_best
+    state, metric = session.state, session.plan.training.keep_best
     if metric not in figures:
         raise ConfigError(
             f"training.keep_best = '{metric}', but the validation gives {sorted(figures)}"
@@ -96,7 +95,7 @@ def _write_record(session: Session, record: Mapping[str, Any]) -> None:
     """Append what there is to say about this step, if anything, to metrics.jsonl and show it."""
     if not record or not session.ranks.is_writer:
         return
-    state = session.trained.state
+    state = session.state
     where = {"step": state.step, "epoch": state.epoch, "tokens": state.num_tokens}
     full = {**where, "seconds": state.seconds, **record}
     append_jsonl(session.run.metrics_path, full)
@@ -106,17 +105,17 @@ def _write_record(session: Session, record: Mapping[str, Any]) -> None:
 
 def save(session: Session, *, interrupted: bool = False) -> None:
     """Save a checkpoint and remove those that nothing needs; one of an interruption is none to go back to."""
-    folder, state, guard = session.run.checkpoints, session.trained.state, session.trained.guard
+    folder, state, guard = session.run.checkpoints, session.state, session.trained.guard
     if not interrupted and state.step not in guard.memory.good_steps:
         guard.memory.good_steps.append(state.step)
     needed = guard.keep_needed(state.step)
     if state.best_step is not None:
         needed.add(state.best_step)
-    if not session.ranks.is_writer:
-        return
     state.seconds_since = session.watch.seconds() - state.seconds
     with memory_shortage_explained(f"while step {state.step} was saved"):
         save_checkpoint(
             folder, trained=session.trained, settings=session.settings, interrupted=interrupted
         )
-    prune_checkpoints(folder, keep_last=session.training.keep_last, steps=needed)
+    if session.ranks.is_writer:
+        prune_checkpoints(folder, keep_last=session.plan.training.keep_last, steps=needed)
+    session.ranks.wait()

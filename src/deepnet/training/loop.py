@@ -1,58 +1,52 @@
 """The training loop: one update after the other, with all that has to happen around it.
 
-Engines wrap it from outside: the loss is divided by the token count of the whole update, the data side deals
-micro-batches to ranks, rank 0 alone writes. Dropout is seeded per micro-batch by (seed, step, place in the update), so
-the same update draws the same masks in a resumed run and on another number of ranks.
+An engine is put around the model from outside: the loss is divided by the token count of the whole update, the data
+side deals micro-batches to ranks, rank 0 alone writes. Dropout is seeded per micro-batch by (seed, step, place in the
+update), so the same update draws the same masks in a resumed run and on another number of ranks.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from deepnet.record import RunFolder
-from deepnet.training.averaging import MovingAverage
 from deepnet.training.batches import Updates, updates_from
-from deepnet.training.checkpoint import (
-    Trained,
-    load_checkpoint,
-    read_header,
-)
+from deepnet.training.checkpoint.folder import load_checkpoint, read_header
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.distributed import Ranks
 from deepnet.training.due import do_what_is_due, interrupt, save
-from deepnet.training.examine import Examination
-from deepnet.training.guard import Guard, Verdict
-from deepnet.training.guard_config import GuardConfig
-from deepnet.training.incidents import forget_incidents, forget_later, respond
+from deepnet.training.engine.choice import make_engine
+from deepnet.training.engine.precision import Precision
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.engine.recompute import recomputed
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.guard.judge import Verdict
+from deepnet.training.guard.respond import forget_incidents, forget_later, respond
+from deepnet.training.guard.signals import NormInputs
 from deepnet.training.interruption import Interruption
-from deepnet.training.optimizers import PolicyRow, build_optimizer, plain_policies
-from deepnet.training.precision import Precision, resolve_precision
+from deepnet.training.optimization.optimizers import PolicyRow
+from deepnet.training.plan import settle
 from deepnet.training.probing import Probes, Probing
-from deepnet.training.rate import set_rate
-from deepnet.training.recompute import recomputed
-from deepnet.training.resume import kept_annealing, kept_precision, kept_warmup
-from deepnet.training.schedules import resolve_end
 from deepnet.training.session import (
+    AfterUpdate,
+    Loss,
     Prepare,
     Session,
     Sink,
     Validate,
-    averaging_settings,
     earlier_checkpoint,
     make_ready,
+    refuse_probes_of_parts,
     refuse_what_has_no_effect,
-    resolved_sections,
 )
-from deepnet.training.signals import NormInputs, watched_parameters
-from deepnet.training.state import Outcome, TrainingState
+from deepnet.training.state import Outcome
 from deepnet.training.stopwatch import Clock, Stopwatch
-from deepnet.training.update import AfterUpdate, Loss, Updater
+from deepnet.training.trained import untrained
+from deepnet.training.update import run_update
 
 
 @dataclass(frozen=True)
@@ -106,117 +100,69 @@ def train_loop(
     run that is resumed, DeepNetError when the memory does not suffice.
     """
     refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
+    refuse_probes_of_parts(training, probing)
     ranks = ranks or Ranks()
-    updates_per_epoch = loader.updates_per_epoch(0)
-    schedule, annealing = resolve_end(schedule, training, updates_per_epoch=updates_per_epoch)
     earlier = earlier_checkpoint(run.checkpoints, resume=resume)
-    saved = read_header(earlier)["settings"] if earlier else {}
-    warms_up = not earlier or kept_warmup(saved)
-    precision = precision or resolve_precision(
-        kept_precision(training.precision, saved), device=ranks.device
+    plan = settle(
+        training,
+        optimizer,
+        schedule,
+        precision=precision,
+        device=ranks.device,
+        updates_per_epoch=loader.updates_per_epoch(0),
+        saved=read_header(earlier)["settings"] if earlier else {},
     )
-    training = training.model_copy(update={"precision": precision.name})
-    if saved:
-        annealing = kept_annealing(annealing, schedule, saved)
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
     norm_inputs = NormInputs(model)
-    trained = Trained(
-        model=model,
-        optimizer=build_optimizer(optimizer, policies=policies or plain_policies(model)),
-        scaler=precision.scaler(),
-        average=_average(model, training, warms_up=warms_up),
-        guard=_guard(guard or GuardConfig(), model, norm_inputs),
-        state=TrainingState(),
-    )
-    probes = Probes(probing, model=model, run=run, ranks=ranks)
-    updater = Updater(
-        trained=trained,
-        module=ranks.wrap(model),
+    engine = make_engine(model, plan, policies=policies, blocks=blocks, ranks=ranks)
+    session = Session(
+        trained=untrained(engine, plan, guard=guard or GuardConfig(), norm_inputs=norm_inputs),
+        plan=plan,
+        loader=loader,
         loss=loss,
         after_update=after_update,
-        before_step=lambda: probes.before_step(trained.state.step + 1),
-        examine=Examination(
-            model,
-            history=trained.guard.history,
-            norm_inputs=norm_inputs,
-            probes=probes,
-            ranks=ranks,
-        ),
-        norm_inputs=norm_inputs,
-        clip_norm=training.clip_norm,
-        seed=training.seed,
-        precision=precision,
-        ranks=ranks,
-    )
-    session = Session(
-        trained=trained,
-        updater=updater,
-        loader=loader,
         validate=validate,
-        training=training,
-        optimizer=optimizer,
-        schedule=schedule,
-        annealing=annealing,
-        watch=Stopwatch(clock),
-        ranks=ranks,
+        norm_inputs=norm_inputs,
+        probes=Probes(probing, model=model, run=run, ranks=ranks),
         run=run,
-        probes=probes,
         sinks=sinks,
         on_incident=on_incident,
-        settings={
-            **(settings or {}),
-            **resolved_sections(training, optimizer, schedule, annealing),
-            **averaging_settings(training, warms_up=warms_up),
-        },
-        updates_per_epoch=updates_per_epoch,
+        settings={**(settings or {}), **plan.settings()},
+        watch=Stopwatch(clock),
     )
     _begin(session, earlier, resume=resume, on_resume=on_resume)
     recompute = recomputed(blocks) if training.recompute else nullcontext()
     with recompute, norm_inputs.open(), Interruption() as signals:
-        stopped = _loop(session, signals)
+        stopped = _train(session, signals)
     ranks.wait()
-    state = trained.state
+    state = session.state
     return TrainingResult(stopped, state.step, state.best, state.best_step)
-
-
-def _average(model: nn.Module, training: TrainingConfig, *, warms_up: bool) -> MovingAverage | None:
-    decay = training.ema_decay
-    return MovingAverage(model, decay=decay, warms_up=warms_up) if decay else None
-
-
-def _guard(config: GuardConfig, model: nn.Module, norm_inputs: NormInputs) -> Guard:
-    parameters = watched_parameters(model)
-    return Guard(
-        config,
-        parameters=parameters,
-        norm_inputs=norm_inputs.places,
-        norm_sources=norm_inputs.sources,
-    )
 
 
 def _begin(
     session: Session, earlier: Path | None, *, resume: bool, on_resume: Callable[[], None] | None
 ) -> None:
     """Put everything where the run goes on from: its files, its probes."""
-    trained, run = session.trained, session.run
+    trained, run, state = session.trained, session.run, session.state
     if earlier:
         load_checkpoint(earlier, trained=trained, settings=session.settings)
-    session.watch.start(at=trained.state.seconds + trained.state.seconds_since)
+    session.watch.start(at=state.seconds + state.seconds_since)
     if resume and session.ranks.is_writer:
-        forget_later(run, trained.state)
+        forget_later(run, state)
         forget_incidents(run, keep=trained.guard.memory.num_incidents)
         if on_resume:
             on_resume()
     session.probes.begin(resumed=earlier is not None)
+    session.ranks.wait()
 
 
-def _loop(session: Session, signals: Interruption) -> str:
+def _train(session: Session, signals: Interruption) -> str:
     """Train until the end and return what ended it.
 
     An interruption saves at once and nothing else; the resumed run first does what was due then, so that it records,
     validates and saves as if nothing had happened.
     """
-    state, training, watch = session.trained.state, session.training, session.watch
+    state, training, watch = session.state, session.plan.training, session.watch
     positions = updates_from(session.loader, epoch=state.epoch, start=state.update)
     stopped = do_what_is_due(session, signals) if state.is_due else state.finished(training)
     if session.trained.guard.lacks_way_back:
@@ -224,11 +170,8 @@ def _loop(session: Session, signals: Interruption) -> str:
     while not stopped:
         began = watch.seconds()
         position = next(positions)
-        outcome = session.updater.run(
-            position.update,
-            set_rate=partial(set_rate, session),
-            interrupted=lambda: signals.requested,
-            seconds=began,
+        outcome = run_update(
+            session, position.update, interrupted=lambda: signals.requested, began=began
         )
         verdict = _verdict(session, outcome)
         if verdict and respond(session, verdict, position, outcome):
@@ -243,8 +186,8 @@ def _loop(session: Session, signals: Interruption) -> str:
 
 def _verdict(session: Session, outcome: Outcome) -> Verdict | None:
     """Return what the guard said of an update, or says of what the probes read after it."""
-    trained, step = session.trained, session.trained.state.step + 1
-    moved = session.probes.after_step(step) if outcome.applied else None
+    probes, step = session.probes, session.state.step + 1
+    moved = probes.after_step(step) if outcome.applied else None
     if outcome.verdict or moved is None:
         return outcome.verdict
-    return trained.guard.judge_model_update(step, moved, layers=session.probes.changes())
+    return session.trained.guard.judge_model_update(step, moved, layers=probes.changes())

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from deepnet.errors import DataError
 from deepnet.training.cross_entropy import summed_cross_entropy
-from deepnet.training.precision import Precision
+from deepnet.training.engine.precision import Precision
 
 
 class TokenBatch(Protocol):

@@ -14,8 +14,8 @@ from deepnet.errors import DeepNetError
 from deepnet.probes.place import OUTPUT, Place
 from deepnet.probes.recorder import Recorder
 from deepnet.record import RunFolder, append_jsonl
-from deepnet.training.distributed import Ranks
-from deepnet.training.memory import memory_shortage_explained
+from deepnet.training.engine.memory import memory_shortage_explained
+from deepnet.training.engine.ranks import Ranks
 
 _PROBING = "while the probes measured the model (fewer: probes.sentences; none: probes.every = 0)"
 

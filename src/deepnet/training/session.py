@@ -1,25 +1,31 @@
-"""What a session of the loop has: the same from its first update to its last, and checked before the first."""
+"""One call of the loop: what is trained, on what, by which plan, and where it is written down."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
 from deepnet.record import RunFolder
 from deepnet.training.batches import Updates
-from deepnet.training.checkpoint import Trained, latest_checkpoint
-from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.distributed import Ranks
-from deepnet.training.memory import memory_shortage_explained
-from deepnet.training.probing import Probes
-from deepnet.training.resume import MOVING_AVERAGE
-from deepnet.training.schedules import Annealing
+from deepnet.training.checkpoint.folder import latest_checkpoint
+from deepnet.training.config import TrainingConfig
+from deepnet.training.engine.base import Engine
+from deepnet.training.engine.memory import memory_shortage_explained
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.guard.signals import NormInputs
+from deepnet.training.plan import Plan
+from deepnet.training.probing import Probes, Probing
+from deepnet.training.state import TrainingState
 from deepnet.training.stopwatch import Stopwatch
-from deepnet.training.update import Updater
+from deepnet.training.trained import Trained
 
+Loss = Callable[[nn.Module, Any], Tensor]
+"""(model, batch) -> the loss summed over the batch's target tokens, a scalar."""
+AfterUpdate = Callable[[nn.Module, int], None]
+"""(model, updates done) -> None, called after each update: what a scheme does to the weights or to its schedule."""
 Validate = Callable[[nn.Module, int], Mapping[str, float]]
 """(model in evaluation mode, updates done) -> figures, among them the one that training.keep_best names."""
 Prepare = Callable[[nn.Module], None]
@@ -28,26 +34,39 @@ Sink = Callable[[Mapping[str, Any]], None]
 """Takes each record of metrics.jsonl as it is written, such as the display."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Session:
-    """What stays the same during one call of the loop."""
+    """What the loop and its parts share; nothing of it is held anywhere else."""
 
     trained: Trained
-    updater: Updater
+    plan: Plan
     loader: Updates
+    loss: Loss
+    after_update: AfterUpdate | None
     validate: Validate | None
-    training: TrainingConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
-    annealing: Annealing
-    watch: Stopwatch
-    ranks: Ranks
-    run: RunFolder
+    norm_inputs: NormInputs
     probes: Probes
+    run: RunFolder
     sinks: Sequence[Sink]
     on_incident: Sequence[Sink]
     settings: Mapping[str, Any]
-    updates_per_epoch: int
+    """What a resumed run must not change."""
+    watch: Stopwatch
+
+    @property
+    def engine(self) -> Engine:
+        """Return what runs the model."""
+        return self.trained.engine
+
+    @property
+    def ranks(self) -> Ranks:
+        """Return the processes that train together."""
+        return self.trained.engine.ranks
+
+    @property
+    def state(self) -> TrainingState:
+        """Return where the run is."""
+        return self.trained.state
 
 
 def refuse_what_has_no_effect(
@@ -62,6 +81,15 @@ def refuse_what_has_no_effect(
     for key, (is_set, is_there, what) in needed_for.items():
         if is_set and not is_there:
             raise ConfigError(f"training.{key} is set, but the caller gives no {what}")
+
+
+def refuse_probes_of_parts(training: TrainingConfig, probing: Probing | None) -> None:
+    """Raise ConfigError where one process would have to measure a model of which each holds a part."""
+    if probing and training.engine == "sharded":
+        raise ConfigError(
+            "the probes measure a whole model on one process, and training.engine = 'sharded' has none; set "
+            "probes.every = 0, and run `deepnet probe` on its checkpoints"
+        )
 
 
 def earlier_checkpoint(folder: Path, *, resume: bool) -> Path | None:
@@ -80,20 +108,3 @@ def make_ready(model: nn.Module, *, ranks: Ranks, prepare: Prepare | None) -> No
             prepare(model)
     ranks.make_equal(model)
     model.train()
-
-
-def averaging_settings(training: TrainingConfig, *, warms_up: bool) -> dict[str, Any]:
-    """Return what a resumed run must know of the moving average besides its decay."""
-    return {MOVING_AVERAGE: {"warms_up": True}} if training.ema_decay and warms_up else {}
-
-
-def resolved_sections(
-    training: TrainingConfig,
-    optimizer: OptimizerConfig,
-    schedule: ScheduleConfig,
-    annealing: Annealing,
-) -> dict[str, Any]:
-    """Return the sections that a resumed run is compared with, as they stand in a checkpoint."""
-    sections = {"training": training, "optimizer": optimizer, "schedule": schedule}
-    dumps = {name: section.model_dump(mode="json") for name, section in sections.items()}
-    return dumps | ({"annealing": {"towards": annealing.keys}} if annealing.keys else {})

@@ -7,9 +7,9 @@ from typing import Any
 
 from deepnet.training.batches import Position
 from deepnet.training.config import TrainingConfig
-from deepnet.training.guard import Verdict
-from deepnet.training.schedules import Moment
-from deepnet.training.signals import Signals
+from deepnet.training.guard.judge import Verdict
+from deepnet.training.guard.signals import Signals
+from deepnet.training.optimization.schedules import Moment
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from deepnet import (
 from deepnet.errors import AdaptError
 from deepnet.probes.place import Place
 from deepnet.schemes.catalogue import list_schemes, load_scheme
-from deepnet.training.recompute import recomputed
+from deepnet.training.engine.recompute import recomputed
 
 PROBES = (AttentionEntropy, BranchRatio, LogitScale, NormInput, Similarity, Sparsity)
 

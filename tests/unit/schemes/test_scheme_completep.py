@@ -6,7 +6,7 @@ import torch
 from deepnet.errors import ConfigError
 from deepnet.schemes.completep import Scheme
 from deepnet.training.config import OptimizerConfig
-from deepnet.training.optimizers import build_optimizer
+from deepnet.training.optimization.optimizers import build_optimizer
 from deepnet.transformer.initialize import parameter_policies
 
 

@@ -6,7 +6,7 @@ import torch
 from deepnet.errors import ConfigError
 from deepnet.schemes.ngpt import Scheme
 from deepnet.training.config import OptimizerConfig
-from deepnet.training.optimizers import LR_MULTIPLIER, build_optimizer
+from deepnet.training.optimization.optimizers import LR_MULTIPLIER, build_optimizer
 from deepnet.transformer.initialize import parameter_policies
 
 SHAPE = {"architecture": "decoder_only", "encoder_layers": 0, "tie_embeddings": "none"}

@@ -4,8 +4,8 @@ import pytest
 
 from deepnet.config import build
 from deepnet.errors import ConfigError
+from deepnet.training.checkpoint.resume import CHANGEABLE, check_resumable
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from deepnet.training.resume import CHANGEABLE, check_resumable
 
 
 @pytest.mark.parametrize(

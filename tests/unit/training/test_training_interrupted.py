@@ -13,12 +13,12 @@ import torch
 from deepnet.bundle import read_tensors
 from deepnet.errors import ConfigError
 from deepnet.seal import SUMS_FILE
-from deepnet.training import checkpoint
 from deepnet.training.batches import ListedUpdates
-from deepnet.training.checkpoint import latest_checkpoint, list_checkpoints
-from deepnet.training.guard import GuardConfig
-from deepnet.training.precision import Precision
-from deepnet.training.selection import select_checkpoints, selected_weights
+from deepnet.training.checkpoint import folder as checkpoint
+from deepnet.training.checkpoint.folder import latest_checkpoint, list_checkpoints
+from deepnet.training.checkpoint.selection import select_checkpoints, selected_weights
+from deepnet.training.engine.precision import Precision
+from deepnet.training.guard.judge import GuardConfig
 
 TIMES = ("seconds", "tokens_per_second", "progress")
 

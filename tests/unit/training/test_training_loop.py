@@ -12,8 +12,8 @@ from deepnet.bundle import read_tensors
 from deepnet.errors import CheckpointError, ConfigError, DataError, DivergenceError
 from deepnet.record import RunFolder
 from deepnet.training.batches import ListedUpdate, ListedUpdates
-from deepnet.training.checkpoint import list_checkpoints
-from deepnet.training.precision import Precision
+from deepnet.training.checkpoint.folder import list_checkpoints
+from deepnet.training.engine.precision import Precision
 
 TIMES = ("seconds", "tokens_per_second", "progress")
 

@@ -7,8 +7,8 @@ import torch
 
 from deepnet.data.loader import Batch
 from deepnet.errors import DataError
+from deepnet.training.engine.precision import Precision
 from deepnet.training.loss import summed_cross_entropy, token_loss, validation_loss
-from deepnet.training.precision import Precision
 
 PAD = 5  # of a vocabulary of 6; the logits cover ids 0 to 4
 

@@ -7,8 +7,8 @@ import torch
 
 from deepnet.data.objectives import Batch
 from deepnet.evaluation.perplexity import perplexity
+from deepnet.training.engine.precision import Precision
 from deepnet.training.loss import token_loss, validation_loss
-from deepnet.training.precision import Precision
 
 PAD = 29  # of the fixture's vocabulary of 30
 DECODER = {"architecture": "decoder_only", "encoder_layers": 0}

@@ -15,15 +15,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from deepnet.errors import ConfigError
-from deepnet.training.averaging import MovingAverage, average_tensors
 from deepnet.training.batches import updates_from
 from deepnet.training.config import TrainingConfig
+from deepnet.training.engine.precision import resolve_precision
+from deepnet.training.engine.recompute import recomputed
 from deepnet.training.interruption import Interruption
-from deepnet.training.precision import resolve_precision
-from deepnet.training.progress import ProgressDisplay, format_seconds, seconds_left
-from deepnet.training.recompute import recomputed
+from deepnet.training.optimization.averaging import MovingAverage, average_tensors
+from deepnet.training.sinks.progress import ProgressDisplay, format_seconds, seconds_left
+from deepnet.training.sinks.tensorboard import TensorBoardSink
 from deepnet.training.state import TrainingState
-from deepnet.training.tensorboard import TensorBoardSink
 
 CPU = torch.device("cpu")
 
@@ -81,12 +81,12 @@ def test_a_moving_average_is_the_geometric_sum_of_what_it_saw():
     model = nn.Linear(1, 1, bias=False)
     seen = [0.5, -1.0, 2.0]
     nn.init.constant_(model.weight, 4.0)
-    average = MovingAverage(model, decay=0.9)
+    average = MovingAverage(dict(model.named_parameters()), decay=0.9)
     for step, value in enumerate(seen, start=1000):
         nn.init.constant_(model.weight, value)
-        average.update(model, step)
+        average.update(step)
     expected = 0.9**3 * 4 + 0.1 * (0.81 * 0.5 + 0.9 * -1.0 + 2.0)
-    with average.in_place_of(model):
+    with average.in_place():
         assert model.weight.item() == pytest.approx(expected)
     assert model.weight.item() == 2.0
     assert average.tensors["weight"].item() == pytest.approx(expected)
@@ -113,10 +113,10 @@ def test_the_first_weights_are_soon_forgotten():
     """With a constant decay of 0.999, 74% of them would be left after 300 updates."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
-    average = MovingAverage(model, decay=0.999)
+    average = MovingAverage(dict(model.named_parameters()), decay=0.999)
     nn.init.zeros_(model.weight)
     for step in range(300):
-        average.update(model, step)
+        average.update(step)
         # the product of (1 + t) / (10 + t) over t < n is 9! n! / (n + 9)!
         n = step + 1
         left = math.factorial(9) * math.factorial(n) / math.factorial(n + 9)
@@ -128,9 +128,9 @@ def test_the_first_weights_are_soon_forgotten():
 def test_the_decay_of_an_average_rises_to_what_was_asked_for(step, decay):
     model = nn.Linear(1, 1, bias=False).double()
     nn.init.ones_(model.weight)
-    average = MovingAverage(model, decay=0.999)
+    average = MovingAverage(dict(model.named_parameters()), decay=0.999)
     nn.init.zeros_(model.weight)
-    average.update(model, step)
+    average.update(step)
     assert average.tensors["weight"].item() == pytest.approx(decay, rel=1e-6)
 
 

@@ -1,0 +1,1 @@
+"""What runs a model: on which processes, in which precision, with how much memory."""

@@ -1,0 +1,45 @@
+"""Which engine runs a model, and what it cannot run."""
+
+import importlib
+from typing import Any
+
+from torch import nn
+
+from deepnet.errors import ConfigError
+from deepnet.training.engine.base import Engine
+from deepnet.training.engine.data_parallel import DataParallel
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.plan import Plan
+
+
+def make_engine(model: nn.Module, plan: Plan, *, ranks: Ranks, **parts: Any) -> Engine:
+    """Return what runs a model by a plan; `parts` are its policies and blocks.
+
+    Raises ConfigError for what the sharded engine cannot do.
+    """
+    parts |= {"optimizer": plan.optimizer, "precision": plan.precision, "ranks": ranks}
+    if plan.training.engine == "sharded":
+        refuse_what_needs_whole_weights(plan, ranks)
+        # not imported above: what it needs of torch takes as long to import as the rest together
+        sharded = importlib.import_module("deepnet.training.engine.sharded")
+        engine: Engine = sharded.Sharded(model, offload=plan.training.offload, **parts)
+        return engine
+    return (DataParallel if ranks.world_size > 1 else Engine)(model, **parts)
+
+
+def refuse_what_needs_whole_weights(plan: Plan, ranks: Ranks) -> None:
+    """Raise ConfigError for what does not work on parts of matrices."""
+    reasons = {
+        f"optimizer.name = '{plan.optimizer.name}', which measures whole matrices": (
+            plan.optimizer.name in ("lamb", "adafactor")
+        ),
+        "training.precision = 'fp16', whose scale the ranks would lower apart; take bf16": (
+            plan.precision.name == "fp16"
+        ),
+        "training.offload on a CPU, where everything is in main memory": (
+            plan.training.offload and ranks.device.type == "cpu"
+        ),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ConfigError(f"training.engine = 'sharded' does not run {reason}")

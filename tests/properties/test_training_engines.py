@@ -1,0 +1,253 @@
+"""Every scheme on two gloo processes, by each engine, computes what one process does; checkpoints go from any to any.
+
+The file is its own driver: pytest starts it twice per engine, as two ranks that train everything there is to compare.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from deepnet.bundle import load_model_tensors
+from deepnet.pipeline.run import follow_update
+from deepnet.record import RunFolder, read_jsonl
+from deepnet.schemes.catalogue import list_schemes, load_scheme
+from deepnet.training.batches import ListedUpdate
+from deepnet.training.checkpoint.folder import list_checkpoints
+from deepnet.training.checkpoint.selection import selected_weights
+from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.cross_entropy import summed_cross_entropy
+from deepnet.training.engine.ranks import Ranks, joined_ranks
+from deepnet.training.guard.config import GuardConfig
+from deepnet.training.loop import train_loop
+from deepnet.transformer.initialize import parameter_policies
+from deepnet.transformer.models import Transformer, TransformerConfig
+
+ENGINES = ("data_parallel", "sharded")
+IDS = 13
+STEPS = 20
+SCHEME = "deepnorm"
+"""Of the runs that are interrupted, resumed elsewhere, or in trouble."""
+
+
+@dataclass
+class Texts:
+    """Pairs of sentences without padding."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+
+    def to(self, device):
+        return self
+
+
+@dataclass
+class Dealt:
+    """Updates of three micro-batches of different sizes: of two ranks, the first has two of them, the second one."""
+
+    ranks: Ranks
+    nan_at: int | None = None
+    """The update whose loss is not a number on its second micro-batch, the second rank's own."""
+
+    def updates(self, epoch, start=0):
+        for index in range(start, STEPS + 4):
+            batches = [texts(index, rows) for rows in (2, 3, 1)]
+            if index == self.nan_at:
+                batches[1].target.fill_(-1)
+            mine = batches[self.ranks.rank :: self.ranks.world_size]
+            yield ListedUpdate(tuple(mine), 6 * 4)
+
+    def updates_per_epoch(self, epoch):
+        return STEPS + 4
+
+
+def texts(seed, rows):
+    """Draw pairs whose targets are there to be learnt: the source, one id on."""
+    draw = torch.Generator().manual_seed(10 * seed + rows)
+    source = torch.randint(0, IDS - 2, (rows, 4), generator=draw)
+    return Texts(source, source + 1)
+
+
+def arguments(batch, *, both):
+    return (batch.source, None, batch.source) if both else (batch.source,)
+
+
+def loss(model, batch, *, both):
+    """Return the loss; a NaN that every weight has a part in where the target is negative."""
+    logits = model(*arguments(batch, both=both))
+    if (batch.target < 0).any():
+        return logits.sum() * torch.nan
+    return summed_cross_entropy(logits, batch.target)
+
+
+def make(scheme):
+    """Return a small model without dropout, of both stacks where the scheme has them."""
+    torch.manual_seed(0)
+    plan = load_scheme(scheme, {})
+    both = "encoder_decoder" in plan.architectures
+    config = TransformerConfig(
+        architecture="encoder_decoder" if both else "decoder_only",
+        encoder_layers=int(both),
+        decoder_layers=1,
+        d_model=8,
+        ffn_dim=12,
+        num_heads=2,
+        vocab_size=IDS,
+        tie_embeddings="decoder" if scheme == "t_fixup" else "all",
+        dropout=0.0,
+    )
+    return Transformer(config, plan)
+
+
+def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=None):
+    """Train with everything that an engine has a part in."""
+    every = STEPS // 2 if scheme == SCHEME else STEPS
+    model = make(scheme)
+    both = model.encoder is not None
+    own = arguments(texts(0, 2), both=both)
+    train_loop(
+        model,
+        loader=Dealt(ranks, nan_at=nan_at),
+        loss=partial(loss, both=both),
+        run=RunFolder(folder),
+        training=TrainingConfig(
+            max_steps=steps,
+            log_every=1,
+            save_every=every,
+            validate_every=every,
+            clip_norm=0.5,
+            ema_decay=0.9,
+            precision="fp32",
+            engine=engine,
+        ),
+        optimizer=OptimizerConfig(lr=2e-3, eps=1e-4, weight_decay=0.1),
+        schedule=ScheduleConfig(warmup_steps=4),
+        guard=GuardConfig(nan="roll_back" if nan_at else "stop"),
+        validate=lambda model, step: {"loss": float(loss(model, texts(99, 4), both=both))},
+        prepare=lambda model: model.scheme.prepare(model, iter([own])),
+        after_update=partial(follow_update, model.scheme),
+        policies=parameter_policies(model),
+        blocks=[layer for stack in model.stacks() for layer in stack.layers],
+        ranks=ranks,
+        resume=resume,
+    )
+
+
+def main(root, engine):
+    """Be one rank of two: train every scheme, then what is interrupted, then what goes on from one process."""
+    torch.set_num_threads(1)
+    with joined_ranks(torch.device("cpu")) as ranks:
+        for scheme in list_schemes():
+            train(ranks, root / engine / scheme, scheme=scheme, engine=engine)
+        half, other = root / engine / "half", root / engine / "from_one"
+        train(ranks, half, scheme=SCHEME, engine=engine, steps=STEPS // 2)
+        train(ranks, other, scheme=SCHEME, engine=engine, resume=True)
+        train(ranks, root / engine / "trouble", scheme=SCHEME, engine=engine, nan_at=15)
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def run_two(root, engine):
+    """Run two ranks side by side; they must end well."""
+    common = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(root), engine],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**common, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        said = [process.communicate(timeout=600)[1] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [0, 0], said
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of what one process and two, by each engine, trained."""
+    root = tmp_path_factory.mktemp("engines")
+    names = [*list_schemes(), "half", "from_one", "trouble"]
+    for engine in ("one", *ENGINES):
+        for name in names:
+            RunFolder.create(root / engine / name, recipe={})
+    for engine in ENGINES:  # half of each run that two ranks are to end
+        train(Ranks(), root / engine / "from_one", scheme=SCHEME, engine="auto", steps=STEPS // 2)
+        run_two(root, engine)
+        train(Ranks(), root / engine / "half", scheme=SCHEME, engine="auto", resume=True)
+    for scheme in list_schemes():
+        train(Ranks(), root / "one" / scheme, scheme=scheme, engine="auto")
+    train(Ranks(), root / "one" / "trouble", scheme=SCHEME, engine="auto", nan_at=15)
+    return root
+
+
+FIGURES = ("loss", "gradient_norm", "validation_loss")
+
+
+def figures(folder):
+    """Return what a run recorded, step by step."""
+    return [
+        [row[name] for name in FIGURES if name in row]
+        for row in read_jsonl(folder / "metrics.jsonl")
+    ]
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected) == STEPS
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("scheme", list_schemes())
+def test_two_ranks_have_the_losses_and_gradient_norms_of_one(runs, engine, scheme):
+    assert_same(figures(runs / engine / scheme), figures(runs / "one" / scheme))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["half", "from_one"])
+def test_a_run_goes_on_on_another_number_of_ranks_as_if_it_had_not_stopped(runs, engine, name):
+    assert_same(figures(runs / engine / name), figures(runs / "one" / SCHEME))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_two_ranks_saved_are_the_weights_of_one_under_the_same_names(runs, engine):
+    ours, theirs = (
+        selected_weights(list_checkpoints(runs / kind / SCHEME / "checkpoints")[-1:])
+        for kind in (engine, "one")
+    )
+    model = make(SCHEME)
+    load_model_tensors(model, ours)  # strictly: names, shapes and types
+    for name, tensor in theirs.items():
+        if not name.endswith("k.bias"):  # its gradient is rounding, which Adam makes a step of
+            torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_go_back_together_from_trouble_and_name_the_same_place(runs, engine):
+    (ours,), (theirs,) = (
+        read_jsonl(RunFolder(runs / kind / "trouble").incidents_path) for kind in (engine, "one")
+    )
+    for key in ("step", "kind", "action", "where", "found_by", "back_to"):
+        assert ours[key] == theirs[key], key
+    assert_same(figures(runs / engine / "trouble"), figures(runs / "one" / "trouble"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
