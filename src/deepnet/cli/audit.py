@@ -91,7 +91,9 @@ def _show(output: Output, report: "AuditReport") -> None:
         ["matrix", "role", "std", "claimed"],
         [(r.where, r.role, r.std, r.expected) for r in report.roles],
     )
-    unlocated = "" if report.sites else "; no residual site was located, so that no scheme is checked"
+    unlocated = (
+        "" if report.sites else "; no residual site was located, so that no scheme is checked"
+    )
     output.say(f"\n{len(report.findings)} findings{unlocated}")
     for finding in report.findings:
         measured, expected = _shown(finding.measured), _shown(finding.expected)

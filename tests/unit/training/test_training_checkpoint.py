@@ -118,7 +118,7 @@ def test_optimiser_state_under_a_damaged_name_is_refused_before_an_update(toy, r
         tensors[name.replace("exp_avg.", "exp_avh.")] = tensors.pop(name)
     save_file(tensors, path)
     path.with_name(SUMS_FILE).unlink()
-    with pytest.raises(CheckpointError, match="optimiser's state of '.*' lacks exp_avg") as raised:
+    with pytest.raises(CheckpointError, match=r"optimiser's state of '.*' lacks exp_avg") as raised:
         toy.train(resume=True, max_steps=20)
     assert "step_00000008" in str(raised.value)
 
