@@ -68,16 +68,17 @@ def _check_keys(
     for index, found in state.items():
         axes = parameters[index].dim()
         if axes not in needed:
-            needed[axes] = _keys_made(type(optimizer), numbers, axes)
+            needed[axes] = _keys_made(optimizer, numbers, axes)
         if lacking := needed[axes] - found.keys():
             raise CheckpointError(
                 f"the optimiser's state of '{names[index]}' lacks {', '.join(sorted(lacking))}"
             )
 
 
-def _keys_made(kind: type[optim.Optimizer], numbers: Mapping[str, Any], axes: int) -> set[str]:
+def _keys_made(optimizer: optim.Optimizer, numbers: Mapping[str, Any], axes: int) -> set[str]:
     one = nn.Parameter(torch.ones((1,) * axes))
     one.grad = torch.ones_like(one)
+    kind: Any = type(optimizer)  # each takes groups alone, which their base class does not
     fresh = kind([{**numbers, "params": [one]}])
     fresh.step()
     return set(fresh.state[one])
