@@ -37,14 +37,13 @@ from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import read_jsonl, write_json
 from deepnet.schemes.catalogue import scheme_table
+from measuring import compared
 from scheme_grid import OPTIONS
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results" / "ends"
 SEEDS = (11, 12, 13)
 TATOEBA = ("data.corpus=tatoeba-en-de", "data.test_split=test")
-STUDENT = {2: 12.706, 3: 4.303}
-"""The 97.5% point of Student's t for that many differences."""
 OLD = "ends.embedding_lr_multiplier=1.0"
 
 
@@ -292,17 +291,6 @@ def _entropy(results: list[dict[str, Any]], setting: str, variant: str) -> str:
     found = [r for r in results if (r["setting"], r["variant"]) == (setting, variant)]
     value = found[0].get("cross_entropy", {}).get("100")
     return "" if value is None else f"{value:.2f}"
-
-
-def compared(differences: list[float]) -> tuple[str, str]:
-    """Return the mean of paired differences and Student's 95% interval, where there are enough."""
-    if not differences:
-        return "", ""
-    mean = statistics.mean(differences)
-    if len(differences) not in STUDENT or not all(map(math.isfinite, differences)):
-        return f"{mean:+.3f}", ""
-    half = STUDENT[len(differences)] * statistics.stdev(differences) / len(differences) ** 0.5
-    return f"{mean:+.3f}", f"{mean - half:+.3f} to {mean + half:+.3f}"
 
 
 def _by_variant(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:

@@ -49,6 +49,7 @@ from deepnet.training.stopwatch import Stopwatch
 from deepnet.training.trained import untrained
 from deepnet.training.update import run_update
 from deepnet.transformer.models import Transformer, TransformerConfig
+from guard_faults import FACTOR, enlarged, planted, spoilt
 from measuring import commit, device, versions
 
 SCHEMES = ("deepnorm", "post_ln", "pre_ln", "branchnorm", "rezero", "t_fixup")
@@ -57,7 +58,6 @@ BOTH_STACKS = ("deepnorm", "t_fixup", "t5")
 LAYERS = 3
 SETTLING = 20
 IDS = 24
-FACTOR = 1e3
 MIDDLE = ("gradient", "forward, once", "backward, once")
 """Faults that stand in the second layer alone."""
 HEAD = """# Where the guard says that a planted fault is
@@ -171,42 +171,6 @@ def _roles(name: str, site: str) -> dict[str, str]:
 
 
 # The faults ---------------------------------------------------------------------------------------------------------
-
-
-def spoilt(x: Tensor) -> Tensor:
-    """Return x with its first element not a number."""
-    x = x.clone()
-    x[(0,) * x.ndim] = torch.nan
-    return x
-
-
-def enlarged(x: Tensor) -> Tensor:
-    """Return a thousand times x."""
-    return x * FACTOR
-
-
-@contextmanager
-def planted(
-    module: nn.Module, change: Callable[[Tensor], Tensor], *, backward: bool, once: bool = False
-) -> Iterator[None]:
-    """Change what a module returns, or the gradient of that, in the next pass or in all."""
-    passes: list[None] = []
-
-    def plant(_: nn.Module, args: Any, output: Any) -> Any:
-        passes.append(None)
-        if once and len(passes) > 1:
-            return output
-        first, *rest = output if isinstance(output, tuple) else (output,)
-        if backward:
-            first.register_hook(change)
-            return output
-        return (change(first), *rest) if rest else change(first)
-
-    hook = module.register_forward_hook(plant)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 @contextmanager

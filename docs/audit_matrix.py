@@ -83,10 +83,16 @@ def _right_row(scheme: right_models.Right) -> str:
         "/".join("with" if biases else "without" for biases in {one.biases: 0 for one in models}),
         str(len({one.writing for one in models})),
         str(len(models)),
-        str(sum(len(report.findings) for _, report in audited)),
+        _findings([report for _, report in audited]),
         str(sum(bool(report.notes) for _, report in audited)),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _findings(reports: list[deepnet.audit.AuditReport]) -> str:
+    if not any(report.sites for report in reports):
+        return "not located"
+    return str(sum(len(report.findings) for report in reports))
 
 
 def _audited(

@@ -1,6 +1,6 @@
 """Files and folders that appear whole or not at all, whatever ends the process that writes them.
 
-Each is written under a temporary name, .NAME.PROCESS.tmp, flushed to the disk and then renamed, so that a kill at any
+Each is written under a temporary name, .NAME.THREAD.tmp, flushed to the disk and then renamed, so that a kill at any
 byte leaves the old one or the new one. SIGTERM removes what is half-written; what `kill -9` or a power cut leaves is
 told by the lock that nobody holds on it any more, and removed when the next process begins.
 """
@@ -118,7 +118,8 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # the system's number of a thread, which no other has meanwhile, of this process or of another
+    return path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
 
 
 @contextmanager

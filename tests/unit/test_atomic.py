@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -53,6 +55,22 @@ def names(folder):
 
 def make_old(path, seconds):
     os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_two_threads_write_one_file_at_a_time_each_whole(tmp_path):
+    """Both are in the middle of it when the first ends: the file is one of theirs, whole, and neither fails."""
+    both = threading.Barrier(2, timeout=30)
+
+    def write(content):
+        with atomic_write(tmp_path / "file") as file:
+            file.write(content[:1])
+            both.wait()
+            file.write(content[1:])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, (b"a" * 9, b"b" * 9)))
+    assert (tmp_path / "file").read_bytes() in (b"a" * 9, b"b" * 9)
+    assert names(tmp_path) == ["file"]
 
 
 def test_sigterm_leaves_nothing(tmp_path, writer):

@@ -51,7 +51,7 @@ def audit(
     """Measure where a model's norms and scales are and how its weights are drawn.
 
     With --claims every difference from that scheme is a finding, without only what is wrong under any. The exit code
-    is 1 where there are findings.
+    is 1 where there are findings, and where no residual site was located: the claim is then not checked.
     """
     from deepnet.audit.examine import audit as examine
     from deepnet.audit.factory import build_from_factory
@@ -64,7 +64,7 @@ def audit(
     model, inputs = build_from_factory(factory)
     report = examine(model, inputs, claims=scheme, optimizer_family=family)
     output.result(report.to_dict(), show=lambda: _show(output, report))
-    if report.findings:
+    if report.findings or (scheme and not report.sites):
         raise typer.Exit(1)
 
 
@@ -91,7 +91,10 @@ def _show(output: Output, report: "AuditReport") -> None:
         ["matrix", "role", "std", "claimed"],
         [(r.where, r.role, r.std, r.expected) for r in report.roles],
     )
-    output.say(f"\n{len(report.findings)} findings")
+    unlocated = (
+        "" if report.sites else "; no residual site was located, so that no scheme is checked"
+    )
+    output.say(f"\n{len(report.findings)} findings{unlocated}")
     for finding in report.findings:
         measured, expected = _shown(finding.measured), _shown(finding.expected)
         output.say(f"- {finding.where}: {finding.what}")

@@ -150,7 +150,7 @@ class Recipe(Section):
     def residual_scheme(self) -> ResidualScheme:
         """Return the scheme with its options; raises ConfigError that names a wrong one."""
         options = dict(self.scheme)
-        return load_scheme(options.pop("name", "deepnorm"), options)
+        return load_scheme(str(options.pop("name", "deepnorm")), options)
 
 
 def _at_the_peak(schedule: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict[str, float]:
@@ -181,7 +181,7 @@ def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     path = find_recipe(recipe)
     if not path.is_dir():
         return parse_recipe(override(read_toml(path), overrides))
-    recorded = RunFolder.open(path).read_recipe().get("recipe", {})
+    recorded = _recorded(RunFolder.open(path))
     loaded = parse_recipe(override(_without_defaults(recorded), overrides))
     return loaded if "ends" in recorded else with_ends(loaded, own_ends(loaded))
 
@@ -239,12 +239,23 @@ def _check_ends(recipe: Recipe) -> None:
             choose_ends(ends, recipe.ends, context)
 
 
+def _recorded(run: RunFolder) -> dict[str, Any]:
+    recorded = run.read_recipe().get("recipe")
+    if isinstance(recorded, dict) and all(isinstance(value, dict) for value in recorded.values()):
+        return recorded
+    raise ConfigError(
+        f"{run.recipe_path} is damaged: 'recipe' must be an object of sections, each of them an object; "
+        "put back a copy of the file"
+    )
+
+
 def _without_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded recipe without what has its default: a key that is there counts as asked for.
 
     The warm-up is kept: without it a scheme would choose one.
     """
-    warmup = {key: recorded["schedule"][key] for key in _WARMUP if "schedule" in recorded}
+    schedule = recorded.get("schedule", {})
+    warmup = {key: schedule[key] for key in _WARMUP if key in schedule}
     given = _given(Recipe, recorded)
     return {**given, "schedule": {**given.get("schedule", {}), **warmup}}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from deepnet.report.folder import ReportedRun
@@ -12,8 +13,10 @@ from deepnet.report.windows import MOST_WINDOWS
 
 _GRAVEST = ("spike", "plateau", "explosion", "nan")
 """Kinds of incidents, the gravest last."""
-_ENDED_UP = 1.5
-"""Nats above the lowest loss of a run at which it counts as diverged."""
+_LOST = 0.5
+"""Part of all that the loss had fallen which it has risen again in a run that counts as diverged."""
+_UNREST = 3
+"""Usual differences of one record from the next that it must have risen at least."""
 _FALLEN, _FALLEN_AFTER_PLATEAU = 0.95, 0.5
 """Parts of the first loss below which the last one must be for a run to have learned."""
 _NO_TRANSLATION = 0.1
@@ -101,11 +104,13 @@ def _losses(run: ReportedRun) -> list[tuple[int, float]]:
 
 
 def _ended_high(run: ReportedRun) -> bool:
-    """Return whether the last loss is no number, or far above the lowest."""
+    """Return whether the last loss is no number, or has risen again by much of what it had fallen, in any unit."""
     losses = [loss for _, loss in _losses(run)]
-    if len(losses) < 2 * _ENDS:
+    if len(losses) < 2 * _ENDS or losses[-1] != losses[-1]:
         return bool(losses) and losses[-1] != losses[-1]
-    return losses[-1] != losses[-1] or median(losses[-_ENDS:]) > min(losses) + _ENDED_UP
+    first, last, lowest = median(losses[:_ENDS]), median(losses[-_ENDS:]), min(losses)
+    usual = median(abs(one - before) for before, one in pairwise(losses))
+    return last - lowest > max(_LOST * (first - lowest), _UNREST * usual)
 
 
 def _learned_nothing(run: ReportedRun, incidents: Sequence[Incident]) -> bool:

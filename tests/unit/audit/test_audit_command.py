@@ -12,11 +12,17 @@ from deepnet.errors import ConfigError
 
 FACTORIES = """
 import defects, torch
+from deepnet.schemes.catalogue import load_scheme
+from deepnet.transformer.models import Transformer, TransformerConfig
 shape = defects.Shape(2, 2)
 def right(): return defects.correct(shape), defects.inputs(shape)
 def wrong(): return defects.vocabulary_scaled(shape), defects.inputs(shape)
 def bare(): return torch.nn.TransformerEncoderLayer(8, 2, 16)
 def nothing(): return 3
+def mixed():
+    config = TransformerConfig(architecture="encoder_only", encoder_layers=2, decoder_layers=0,
+                               d_model=8, ffn_dim=16, num_heads=2, vocab_size=20)
+    return Transformer(config, load_scheme("hyper_connections")), (torch.ones(1, 3).long(),)
 value = 3
 """
 
@@ -36,6 +42,13 @@ def test_a_model_without_findings_ends_with_0_and_one_with_findings_with_1():
     assert run("audited_factories:wrong", "--claims", "deepnorm").exit_code == 1
     assert run("audited_factories:wrong").exit_code == 0  # no claim, nothing wrong under any scheme
     assert run("audited_factories:bare").exit_code == 0
+
+
+def test_a_claim_of_which_nothing_was_located_is_not_passed():
+    result = run("audited_factories:mixed", "--claims", "hyper_connections")
+    assert result.exit_code == 1
+    assert "0 findings; no residual site was located, so that no scheme is checked" in result.stdout
+    assert run("audited_factories:mixed").exit_code == 0  # nothing was claimed
 
 
 def test_the_json_is_of_the_promised_form():

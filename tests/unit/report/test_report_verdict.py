@@ -67,6 +67,24 @@ def test_the_losses_tell_where_the_guard_does_not(
     assert verdict.link == ("" if badge == "finished" else "chart-loss")
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    ("losses", "badge"),
+    [
+        ([8.0, 7.0, 6.0, 5.0, 4.0, 7.0, 7.5, 8.0], "diverged"),
+        ([8.0, 6.0, 4.0, 3.0, 2.0, 2.1, 2.2, 2.1], "finished"),
+        ([8.0, 8.1, 7.9, 8.0, 8.2, 8.0, 8.1, 8.0], "did not learn"),
+        ([8.0, 8.1, 7.9, 8.0, 9.2, 9.5, 9.6, 9.7], "diverged"),
+    ],
+)
+def test_a_loss_of_any_unit_tells_the_same(
+    tmp_path: Path, unit: float, losses: list[float], badge: str
+) -> None:
+    run = make_run(tmp_path / "a")
+    set_losses(run, [unit * loss for loss in losses])
+    assert verdict_for(run).badge == badge
+
+
 def test_a_plateau_that_nothing_was_done_about(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", incidents=[incident(2, "plateau", "warn", where="decoder.1")])
     set_losses(run, [8.0, 8.0, 7.0, 6.0, 5.6, 5.6, 5.6])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn, optim
 
 from deepnet.errors import CheckpointError
@@ -47,11 +48,41 @@ def load_optimizer_state(
                 f"the optimiser's state is of a parameter '{name}' that is not here"
             )
         state.setdefault(index_of[name], {})[key] = value
+    _check_keys(optimizer, state, names)
     saved = optimizer.state_dict()
     if len(saved["param_groups"]) != len(numbers["groups"]):
         raise CheckpointError("the optimiser's state has another number of parameter groups")
     groups = [{**g, **n} for g, n in zip(saved["param_groups"], numbers["groups"], strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _check_keys(
+    optimizer: optim.Optimizer, state: Mapping[int, Mapping[str, Any]], names: list[str]
+) -> None:
+    """Raise CheckpointError where a parameter's state lacks what the optimiser itself makes of one of as many axes.
+
+    What that is, an optimiser of the same kind and numbers shows with a parameter of one number.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+    needed: dict[int, set[str]] = {}
+    for index, found in state.items():
+        axes = parameters[index].dim()
+        if axes not in needed:
+            needed[axes] = _keys_made(optimizer, numbers, axes)
+        if lacking := needed[axes] - found.keys():
+            raise CheckpointError(
+                f"the optimiser's state of '{names[index]}' lacks {', '.join(sorted(lacking))}"
+            )
+
+
+def _keys_made(optimizer: optim.Optimizer, numbers: Mapping[str, Any], axes: int) -> set[str]:
+    one = nn.Parameter(torch.ones((1,) * axes))
+    one.grad = torch.ones_like(one)
+    kind: Any = type(optimizer)  # each takes groups alone, which their base class does not
+    fresh = kind([{**numbers, "params": [one]}])
+    fresh.step()
+    return set(fresh.state[one])
 
 
 def _names(optimizer: optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> list[str]:

@@ -20,7 +20,7 @@ class GuardConfig(Section):
     """
 
     spike: Action = "warn"
-    """An update that stands out by its loss, its gradient norm or the input of a norm."""
+    """An update that stands out by its loss, its gradient norm, the input of a norm, or queries apart from keys."""
     explosion: Lasting = "warn"
     """Ten updates in a row that stand out, a loss that stays high, or an update that replaced the output."""
     plateau: Lasting = "warn"
@@ -28,7 +28,8 @@ class GuardConfig(Section):
     nan: NotFinite = "stop"
     """A loss or gradient that is not finite."""
     spike_ratio: Annotated[float, Field(gt=1)] = 4.0
-    """A gradient norm, or an input of a norm, this many times the largest of the last 50 updates stands out."""
+    """A gradient norm, or an input of a norm, this many times the largest of the last 50 updates stands out, and the
+    gradient of an attention's queries over that of its keys, or the reverse, the square of that."""
     spike_rise: Annotated[float, Field(gt=0)] = 1.0
     """A loss stands out this many spreads (highest less lowest of the last 50) above the highest, and is an explosion
     where the median of 50 is as far above its lowest."""

@@ -12,6 +12,8 @@ from deepnet.training.guard.signals import Signals, Watched
 
 REMEMBERED = 50
 """Updates that are kept."""
+COMPARED = 16
+"""Updates before the first comparison: a run's first ones differ among themselves."""
 
 
 class Range(NamedTuple):
@@ -22,6 +24,18 @@ class Range(NamedTuple):
     norm_inputs: Tensor
     loss_spread: float
     """How far the highest loss is above the lowest."""
+
+
+class Attentions(NamedTuple):
+    """The attentions of which both matrices train, [A], and their parameters."""
+
+    places: list[Place]
+    queries: list[int]
+    keys: list[int]
+
+    def ratios(self, gradients: Tensor) -> Tensor:
+        """Return the gradient norm of the queries' matrix over that of the keys', [..., A] of [..., P]."""
+        return gradients[..., self.queries] / gradients[..., self.keys]
 
 
 class History:
@@ -40,6 +54,7 @@ class History:
         self._seen: deque[tuple[Signals, bool]] = deque(maxlen=REMEMBERED)
         stacks = [p.place.stack for p in parameters if p.trains and p.place.layer]
         self._last_stack = _layers_of(self.parameters, stacks[-1]) if stacks else None
+        self.attentions = _attentions_of(self.parameters)
 
     def append(self, signals: Signals, *, is_outlier: bool) -> None:
         """Add an update; no later one is compared with an outlier."""
@@ -63,6 +78,19 @@ class History:
             norm_inputs=torch.stack([row.norm_inputs for row in rows]).amax(0),
             loss_spread=max(losses) - min(losses),
         )
+
+    def ratio_range(self) -> tuple[Tensor, Tensor]:
+        """Return the lowest and highest ratio of queries to keys in the updates that are no outliers, [A] each.
+
+        They are 0 and infinite where fewer than 16 updates had a gradient in both.
+        """
+        ratios = self.attentions.ratios(torch.stack([row.gradients for row in self.normal()]))
+        there = ratios.isfinite() & (ratios > 0)
+        known = there.sum(0) >= COMPARED
+        lowest = ratios.where(there, ratios.new_tensor(torch.inf)).amin(0)
+        highest = ratios.where(there, ratios.new_tensor(0.0)).amax(0)
+        nothing, all_there_is = lowest.new_tensor(0.0), lowest.new_tensor(torch.inf)
+        return lowest.where(known, nothing), highest.where(known, all_there_is)
 
     def source_of(self, norm: Place) -> Place:
         """Return the site that makes what enters a norm."""
@@ -133,6 +161,17 @@ class _LayersOfStack(NamedTuple):
 
     places: list[Place]
     of_parameter: Tensor
+
+
+def _attentions_of(parameters: Sequence[Watched]) -> Attentions:
+    """Return the attentions with a matrix for queries and another for keys."""
+    found: dict[Place, dict[str, int]] = {}
+    for index, (place, trains, _) in enumerate(parameters):
+        if trains and place.role in ("q", "k"):
+            found.setdefault(place._replace(role=""), {})[place.role] = index
+    both = {place: roles for place, roles in found.items() if len(roles) == 2}
+    queries, keys = ([roles[role] for roles in both.values()] for role in ("q", "k"))
+    return Attentions(list(both), queries, keys)
 
 
 def _layers_of(parameters: Sequence[Watched], stack: str) -> _LayersOfStack:

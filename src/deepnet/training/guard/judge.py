@@ -3,7 +3,8 @@
 Four kinds of trouble, told apart by thresholds that were fixed on real text (docs/guard.md):
 
     nan        the loss or the gradient is not finite
-    spike      an update stands out: its loss, its gradient norm or the input of a norm leaves the range of the last 50
+    spike      an update stands out: its loss, its gradient norm, the input of a norm, or the gradient of the queries
+               over that of the keys of an attention leaves the range of the last 50
     explosion  ten updates in a row stand out, the median of 50 losses is above its lowest by as much as losses differed
                then, or one update changed the output by as much as there was of it
     plateau    for ten updates almost no gradient has reached some layer of the last stack: the loss levels off at word
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 
 from deepnet.probes.place import Place
 from deepnet.training.guard.config import GOES_BACK, Action, GuardConfig
-from deepnet.training.guard.history import REMEMBERED, History
+from deepnet.training.guard.history import COMPARED, REMEMBERED, History
 from deepnet.training.guard.signals import Signals, Watched
 from deepnet.training.guard.signs import (
     Sign,
@@ -35,8 +36,6 @@ SETTLED = 50
 """Updates that a checkpoint must have outlived to be gone back to: trouble shows some updates after it began."""
 SUSTAINED = 10
 """Updates in a row that make a sign more than an accident."""
-_FIRST = 16
-"""Updates before the first comparison: a run's first ones differ among themselves."""
 _FALLEN = 0.05
 """Part of all that the loss has fallen which is its spread at least: a loss that has come to rest has none."""
 _ROUNDING = 1e-5
@@ -214,7 +213,7 @@ class Guard:
         return earlier is not None and step - earlier < REMEMBERED
 
     def _standing_out(self, signals: Signals) -> Sign | None:
-        if len(self.history.normal()) < _FIRST:
+        if len(self.history.normal()) < COMPARED:
             return None
         config = self.config
         return standing_out(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from deepnet.probes.place import OUTPUT, Place
@@ -15,10 +16,13 @@ Name = Literal[
     "norm_input",
     "loss",
     "gradient_norm",
+    "query_key",
     "loss_level",
     "layer_gradient",
     "step_update",
 ]
+_ROUNDING = 1e-6
+"""Part of the other's gradient below which that of queries or keys is rounding."""
 _ENDS = {"embedding": -1, "final": 1}
 
 
@@ -53,7 +57,8 @@ def standing_out(
     """Return what leaves the range of the last updates, of which there must be some; None where nothing does.
 
     Of several the first in the order of causes: what enters a norm makes the loss, and the loss the gradient. A loss
-    may rise above the highest by `rise` times `spread`, the other two to `ratio` times the highest.
+    may rise above the highest by `rise` times `spread`, what enters a norm and the gradient to `ratio` times the
+    highest, and the gradients of queries and keys may part by the square of that.
     """
     highest, number = history.highest(), len(history.normal())
     over = signals.norm_inputs > highest.norm_inputs * ratio
@@ -84,7 +89,37 @@ def standing_out(
             measure="gradient norm",
             limit_from=f"{ratio:g} times the highest of the {number} updates before",
         )
-    return None
+    return _parting(signals, history, by=ratio**2)
+
+
+def parted(signals: Signals, history: History) -> Tensor:
+    """Return how many times the gradients of each attention's queries and keys have parted beyond their range, [A].
+
+    Scores are a product of both: whichever matrix grows hands that much to the gradient of the other, though a softmax
+    that it saturates leaves every other number where it was. 0 where one of them is rounding, or has no gradient.
+    """
+    now = history.attentions.ratios(signals.gradients)
+    lowest, highest = history.ratio_range()
+    known = (lowest > _ROUNDING) & (highest < 1 / _ROUNDING) & now.isfinite() & (now > 0)
+    return torch.maximum(now / highest, lowest / now).where(known, now.new_tensor(0.0))
+
+
+def _parting(signals: Signals, history: History, *, by: float) -> Sign | None:
+    """Return the attention whose queries and keys have parted most, None where none have by so many times."""
+    times = parted(signals, history)
+    if not (times > by).any():
+        return None
+    index = int(times.argmax())
+    now, (_, highest) = history.attentions.ratios(signals.gradients), history.ratio_range()
+    grown = "k" if now[index] > highest[index] else "q"
+    return Sign(
+        name="query_key",
+        value=float(times[index]),
+        limit=by,
+        place=history.attentions.places[index]._replace(role=grown),
+        measure="times that the gradients of the attention's queries and keys have parted",
+        limit_from=f"the square of guard.spike_ratio, beyond the range of the {len(history.normal())} updates before",
+    )
 
 
 def staying_high(latest: float, *, lowest: float, rise: float, spread: float) -> Sign | None:

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from deepnet.bundle import read_tensors
@@ -104,6 +105,22 @@ def test_a_checkpoint_of_an_earlier_version_has_no_checksums_and_goes_on(toy):
     _, again, _ = toy.train(resume=True)
     _, straight, _ = toy.train("straight")
     assert all(map(torch.equal, again.parameters(), straight.parameters()))
+
+
+@pytest.mark.parametrize("renamed", ["one", "all of one key"])
+def test_optimiser_state_under_a_damaged_name_is_refused_before_an_update(toy, renamed):
+    """Without checksums, as earlier versions saved, nothing but the names can tell."""
+    _, _, run = toy.train(max_steps=8)
+    path = list_checkpoints(run.checkpoints)[-1] / "optimizer.safetensors"
+    tensors = read_tensors(path)
+    damaged = [name for name in tensors if name.startswith("exp_avg.")]
+    for name in damaged if renamed != "one" else damaged[-1:]:
+        tensors[name.replace("exp_avg.", "exp_avh.")] = tensors.pop(name)
+    save_file(tensors, path)
+    path.with_name(SUMS_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"optimiser's state of '.*' lacks exp_avg") as raised:
+        toy.train(resume=True, max_steps=20)
+    assert "step_00000008" in str(raised.value)
 
 
 def test_another_format_version_is_refused(toy):

@@ -14,7 +14,8 @@ from deepnet.record import read_jsonl
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Guard
 from deepnet.training.guard.signals import Signals, Watched
-from guard_places import Subject, enlarged, heavier, make, modules, planted, spoilt
+from guard_faults import enlarged, planted, spoilt
+from guard_places import Subject, heavier, make, modules
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,21 @@ def test_a_matrix_that_is_a_thousand_times_too_large_is_found(subject, name, lay
     with heavier(one.model.get_submodule(of_layer(name, layer, place))):
         verdict = one.judge()
     assert (verdict.kind, str(verdict.where)) == ("spike", place)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "place"),
+    [("deepnorm", 1, "encoder.1.self.q"), ("deepnorm", 2, "decoder.2.cross.k"),
+     ("rezero", 2, "decoder.2.self.k"), ("bert", 1, "encoder.1.self.q")],
+)  # fmt: skip
+def test_a_matrix_of_queries_or_keys_is_found_by_what_it_hands_the_other(
+    subject, name, layer, place
+):
+    """A softmax that it saturates leaves loss and norms where they were."""
+    one = subject(name)
+    with heavier(one.model.get_submodule(of_layer(name, layer, place))):
+        verdict = one.judge()
+    assert (verdict.kind, verdict.sign.name, str(verdict.where)) == ("spike", "query_key", place)
 
 
 @pytest.mark.parametrize("place", ["decoder.1.cross.k", "encoder.2.ffn.fc1"])
@@ -271,6 +287,32 @@ def test_a_matrix_whose_gradient_is_rounding_is_not_blamed_either():
     grown = [5.0, 1e-5, 5.0, 9.0] + [0.1] * 4
     verdict = guard.judge(seen(21, gradients=grown + usual, total=30.0))
     assert str(verdict.where) == "encoder.1.self.out"
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "where"),
+    [(1.0, 17.0, "encoder.2.self.q"), (17.0, 1.0, "encoder.2.self.k"), (1.0, 15.0, None),
+     (1e-3, 1e-3, None), (0.0, 1.0, None), (1.0, 0.0, None)],
+)  # fmt: skip
+def test_queries_and_keys_are_compared_with_each_other_alone(q, k, where):
+    """Sixteen times, the square of spike_ratio; what has no gradient at all did not run."""
+    guard = rows_of([1.0] * 16)
+    verdict = guard.judge(seen(21, gradients=[1.0] * 8 + [q, k] + [1.0] * 6))
+    assert (None if verdict is None else str(verdict.where)) == where
+    if verdict is not None:
+        assert (verdict.sign.value, verdict.sign.limit) == (17.0, 16.0)
+
+
+def test_queries_and_keys_are_not_compared_before_they_have_had_gradients_for_a_while():
+    guard = rows_of([0.0] * 16)
+    for step in range(21, 21 + 16):
+        assert guard.judge(seen(step, gradients=[1.0] * 16)) is None
+    assert guard.judge(seen(37, gradients=[1.0, 100.0] + [1.0] * 14)).sign.name == "query_key"
+
+
+def test_queries_whose_gradient_is_rounding_are_not_compared_with_keys():
+    guard = rows_of([1e-9, 1.0] + [1.0] * 14)
+    assert guard.judge(seen(21, gradients=[1e-6, 1.0] + [1.0] * 14)) is None
 
 
 @pytest.mark.parametrize(("layer", "said"), [(1, False), (2, True)])
