@@ -92,8 +92,10 @@ def save_bundle(
 ) -> None:
     """Write a bundle, in place of one that is there; a failure leaves the old one as it was.
 
-    Raises CheckpointError where `path` is something else than a bundle, and DeepNetError where the disk refuses.
+    Raises CheckpointError where `path` is something else than a bundle, and DeepNetError where the disk refuses or the
+    model has no weights yet.
     """
+    model.check_made()
     path = Path(path)
     _check_vocabularies(model.config, tokenizers, path)
     if path.exists() and not (path / _CONFIG_FILE).exists() and any(_entries(path)):
@@ -168,19 +170,11 @@ def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         found, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (tensor, own[name]))
         if found != expected:
             raise CheckpointError(f"the tensor '{name}' is {found}; expected {expected}")
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)
-    if isinstance(model, Transformer):
-        _advance(model, int(model.scheme_step))
-
-
-def _advance(model: Transformer, step: int) -> None:
     try:
-        model.advance(step)
+        model.load_state_dict(dict(tensors), strict=False)  # of tied names there is but the first
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise CheckpointError(
-            f"the tensor 'scheme_step' is {step}, which the scheme cannot use: {error}"
+            f"the tensor 'scheme_step' is {tensors.get('scheme_step')}, which the scheme cannot use: {error}"
         ) from error
 
 

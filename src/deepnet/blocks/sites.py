@@ -46,7 +46,8 @@ class ResidualSites(Stepped):
         self.count_updates()
 
     def open(self, x: Tensor) -> Any:
-        """Return the first state, from the embedded input [B, T, D]."""
+        """Return the first state, from the embedded input [B, T, D]; raises ConfigError before there are weights."""
+        self.check_made()
         return self.plan.stream.open(x if self.norm is None else self.norm(x))
 
     def through(self, state: Any, site: Residual, branch: Callable[[Tensor], Tensor]) -> Any:

@@ -203,6 +203,27 @@ def check_policies(case: SchemeCase) -> None:
             )
 
 
+def check_materialise(case: SchemeCase) -> None:
+    """Check that building without memory and `reset_parameters` give what building in place does, bit for bit."""
+    for architecture in case_architectures(case):
+        torch.manual_seed(1)
+        direct = case_model(case, architecture)
+        with torch.device("meta"):
+            made = case_model(case, architecture)
+        made.to_empty(device="cpu")
+        for tensor in _numbers(made).values():
+            tensor.fill_(math.nan if tensor.is_floating_point() else 1)
+        torch.manual_seed(1)
+        made.reset_parameters()
+        found = _numbers(made)
+        for name, tensor in _numbers(direct).items():
+            _require(
+                torch.equal(found[name], tensor),
+                f"{name} is another after to_empty and reset_parameters than in a new model; make "
+                "reset_parameters of its module set it as the constructor does, and draw in the same order",
+            )
+
+
 def check_description(case: SchemeCase) -> None:
     """Check that what a bundle saves of the scheme makes the same scheme again."""
     scheme = case_scheme(case)
@@ -221,6 +242,7 @@ CHECKS: tuple[Callable[[SchemeCase], None], ...] = (
     check_cached_decoding,
     check_resume,
     check_policies,
+    check_materialise,
     check_description,
 )
 """Every check, in the order in which `check_scheme` runs them."""
@@ -252,6 +274,12 @@ def _layer_weights(model: Transformer) -> Iterator[tuple[Any, Any, int, Tensor]]
         rows = weight.parameter.detach()
         drawn = rows[:-1] if weight.role in ("embedding", "vocabulary") else rows
         yield weight.stack, weight.role, layer_of.get(id(weight.parameter), 0), drawn
+
+
+def _numbers(model: Transformer) -> dict[str, Tensor]:
+    """Return what a model holds: parameters and buffers, those that are not saved included."""
+    held = dict(model.named_parameters()) | dict(model.named_buffers())
+    return {name: tensor.detach() for name, tensor in held.items()}
 
 
 def _post_ln_count(config: TransformerConfig) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from deepnet.schemes.base import Role, Site, SitePlan
 from deepnet.transformer.dropout import dropout
-from deepnet.transformer.residual import build_norm, build_shift
+from deepnet.transformer.residual import build_norm, build_shift, reset_shift
 from deepnet.transformer.scales import ScaleBuilder
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -41,8 +41,14 @@ class FeedForward(nn.Module):
             make = partial(scales.make, plan.preactivation_scale, width=ffn_dim, site=site)
             self.preactivation_scale = make(use="preactivation")
             self.gate_scale = make(use="gate") if self.gate else None
+        self.shifts = plan.shifts
         self.preactivation_shift = build_shift(plan.shifts.get("preactivation"))
         self.activation_shift = build_shift(plan.shifts.get("activation"))
+
+    def reset_parameters(self) -> None:
+        """Set the shifts to their start."""
+        reset_shift(self.preactivation_shift, self.shifts.get("preactivation"))
+        reset_shift(self.activation_shift, self.shifts.get("activation"))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [B, T, D] from `x` [B, T, D]."""

@@ -24,6 +24,7 @@ from deepnet.transformer.feed_forward import Activation
 from deepnet.transformer.initialize import RoleWeight, initialize, role_weights
 from deepnet.transformer.layers import Inputs, LayerShape
 from deepnet.transformer.masks import broadcast_keep, causal_keep
+from deepnet.transformer.materialise import reset_parts
 from deepnet.transformer.norms import NormKind, norm_factory
 from deepnet.transformer.positions import PositionKind
 from deepnet.transformer.scales import end_scale
@@ -121,6 +122,17 @@ class Transformer(Stepped):
         self._build_vocabulary()
         initialize(self)
 
+    def reset_parameters(self) -> None:
+        """Make every parameter and buffer as a new model has them, drawn from torch's global generator.
+
+        What `to_empty` left without numbers equals, from the same seed, a model that was built in place. Raises
+        SchemeError where a module of the scheme cannot make its own again.
+        """
+        reset_parts(self, drawn=[weight.parameter for weight in self.role_weights()])
+        self.advance(0)
+        initialize(self)
+        self.is_empty = False
+
     def forward(
         self,
         source: Tensor,
@@ -144,6 +156,7 @@ class Transformer(Stepped):
         """Return the encoder's output [B, S, D]."""
         assert self.encoder is not None
         inputs = Inputs(keep=broadcast_keep(source_keep))
+        self.check_made()
         encoded: Tensor = self.encoder(source, self.source_embedding, inputs)
         return encoded
 
@@ -172,6 +185,7 @@ class Transformer(Stepped):
             memory=cache.memory,
             memory_keep=cache.memory_keep,
         )
+        self.check_made()
         x = self.decoder(tokens, self.target_embedding, inputs, start=position, caches=cache.layers)
         return self.project(x)
 
@@ -209,6 +223,7 @@ class Transformer(Stepped):
             memory=memory,
             memory_keep=broadcast_keep(memory_keep),
         )
+        self.check_made()
         decoded: Tensor = self.decoder(ids, self.target_embedding, inputs)
         return decoded
 

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from deepnet.transformer.materialise import DerivedBuffers
+
 NormKind = Literal["layer_norm", "rms_norm"]
 
 
@@ -18,7 +20,7 @@ def norm_factory(kind: NormKind, *, eps: float = 1e-5) -> Callable[[int], nn.Mod
     return make
 
 
-class ScaledNorm(nn.Module):
+class ScaledNorm(DerivedBuffers):
     """A norm whose output is multiplied by a constant, in a buffer so that every layer compiles to the same graph."""
 
     multiplier: Tensor
@@ -26,8 +28,13 @@ class ScaledNorm(nn.Module):
     def __init__(self, norm: nn.Module, multiplier: float) -> None:
         super().__init__()
         self.norm = norm
-        factor = torch.tensor([multiplier], dtype=torch.float64)
-        self.register_buffer("multiplier", factor, persistent=False)
+        self.value = multiplier
+        self.register_buffer("multiplier", torch.empty(1, dtype=torch.float64), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fill the multiplier in, rounded to the type it has."""
+        self.multiplier.fill_(self.value)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return multiplier * norm(x), of the shape of `x` [..., D]."""

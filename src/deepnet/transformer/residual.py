@@ -30,6 +30,10 @@ class Residual(nn.Module, ResidualSite):
         self.shift = build_shift(plan.shifts.get("input"))
         self.extra = nn.ModuleDict({name: make() for name, make in plan.extra.items()})
 
+    def reset_parameters(self) -> None:
+        """Set the shift to its start."""
+        reset_shift(self.shift, self.plan.shifts.get("input"))
+
     def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the branch's input and the skip, from the stream [B, T, D]."""
         entered = x if self.pre is None else self.pre(x)
@@ -78,3 +82,9 @@ def build_norm(plan: Norm | None, width: int) -> nn.Module | None:
 def build_shift(start: float | None) -> nn.Parameter | None:
     """Return a trained scalar shift of shape [1], or None where none is planned."""
     return None if start is None else nn.Parameter(torch.tensor([start]))
+
+
+def reset_shift(shift: nn.Parameter | None, start: float | None) -> None:
+    """Set a shift that was planned to its start."""
+    if shift is not None and start is not None:
+        nn.init.constant_(shift, start)

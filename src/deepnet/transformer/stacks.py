@@ -16,7 +16,7 @@ from deepnet.transformer.positions import (
     RotaryAngles,
     SinusoidalPositions,
 )
-from deepnet.transformer.residual import add_scaled, build_norm, build_shift
+from deepnet.transformer.residual import add_scaled, build_norm, build_shift, reset_shift
 from deepnet.transformer.scales import LearnedScale, ScaleBuilder, end_scale
 
 
@@ -25,10 +25,15 @@ class StackEnds(nn.Module):
 
     def __init__(self, plan: Ends, d_model: int) -> None:
         super().__init__()
+        self.start = plan.exit_shift
         self.shift = build_shift(plan.exit_shift)
         self.final = build_norm(plan.final, d_model)
         self.scale = end_scale(plan.exit_scale, d_model)
         self.extra = nn.ModuleDict({name: make() for name, make in plan.extra.items()})
+
+    def reset_parameters(self) -> None:
+        """Set the shift to its start."""
+        reset_shift(self.shift, self.start)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return scale * final(x - shift), [B, T, D]."""
