@@ -50,15 +50,18 @@ class Materialised(nn.Module):
         if self.is_empty:
             raise ConfigError(
                 f"this {type(self).__name__} has memory for its weights but no weights (to_empty); "
-                "call reset_parameters() to draw them, or load_state_dict() to load them"
+                "call reset_parameters() to draw them, or load_state_dict() to load them (first one, then the other, "
+                "where a module of the scheme has buffers that are not saved)"
             )
 
     def note_loaded(self, missing: Iterable[str]) -> None:
-        """Count as made after a state was loaded, unless a tensor of it is `missing` under all its names."""
+        """Count as made after a state was loaded, unless a tensor has no place in it or is `missing` by all names."""
         left_out = {name for path in missing for name in accumulate(path.split(".")[::-1], _join)}
-        own = self.state_dict(keep_vars=True) if self.is_empty else {}
-        loaded = {id(tensor) for name, tensor in own.items() if name not in left_out}
-        self.is_empty = any(id(tensor) not in loaded for tensor in own.values())
+        if self.is_empty:
+            saved = self.state_dict(keep_vars=True).items()
+            loaded = {id(tensor) for name, tensor in saved if name not in left_out}
+            held = (x for m in self.modules() if not isinstance(m, DerivedBuffers) for x in _own(m))
+            self.is_empty = any(id(tensor) not in loaded for tensor in held)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         had_none = _is_meta(self)  # also where a module around this one is emptied

@@ -1,6 +1,7 @@
 """The numbers that multiply skips, branches, heads and logits: fixed, learned or scheduled."""
 
 from collections.abc import Iterable
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -47,30 +48,33 @@ class LearnedScale(nn.Module):
         return x * self.factor
 
 
-class ScheduledScale(DerivedBuffers):
+class ScheduledScale(FixedScale):
     """A factor that is a function of the updates done; the model saves the step, never the factor."""
 
-    factor: Tensor
-
     def __init__(self, plan: Scheduled) -> None:
-        super().__init__()
+        super().__init__(plan.at(0))
         self.at = plan.at
-        self.step = 0
-        self.register_buffer("factor", torch.empty(1, dtype=torch.float64), persistent=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Fill the factor in for the updates that are done."""
-        self.factor.fill_(self.at(self.step))
 
     def advance(self, step: int) -> None:
         """Set the factor to its value after `step` updates."""
-        self.step = step
+        self.value = self.at(step)
         self.reset_parameters()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return factor * x, the factor cast to the type of `x`."""
-        return x * self.factor.to(x.dtype)
+
+def scaled(x: Tensor, scale: nn.Module | float | None) -> Tensor:
+    """Return `x` times a scale; None is 1."""
+    if isinstance(scale, nn.Module):
+        product: Tensor = scale(x)
+        return product
+    return x if scale is None or scale == 1.0 else x * scale
+
+
+@torch.no_grad()
+def value(scale: nn.Module | float | None) -> Tensor:
+    """Return what a scale multiplies by now, float64 of shape [1] or [width], on the CPU."""
+    held = chain(scale.parameters(), scale.buffers()) if isinstance(scale, nn.Module) else ()
+    one = torch.ones(1, dtype=torch.float64, device=next((x.device for x in held), "cpu"))
+    return scaled(one, scale).cpu()
 
 
 class ScaleBuilder:

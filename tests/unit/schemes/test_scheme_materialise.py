@@ -115,7 +115,7 @@ def test_loaded_into_empty_memory_it_is_what_was_saved(case, architecture):
 def test_fixed_numbers_are_those_of_their_source():
     model = Transformer(_config(), layernorm_scaling.Scheme()).bfloat16().double()
     norms = [one.residual.pre for one in model.encoder.layers[1].sublayers.values()]
-    assert [norm.multiplier.item() for norm in norms] == [2**-0.5, 2**-0.5]  # 1/sqrt(l), l = 2
+    assert [norm.factor.item() for norm in norms] == [2**-0.5, 2**-0.5]  # 1/sqrt(l), l = 2
     grown = Transformer(_config(), keel.Scheme()).half().double().encoder.entry.positions
     assert torch.equal(grown(600, 3), sinusoidal_table(603, 16)[600:].double())
 
@@ -241,6 +241,23 @@ def test_modules_of_a_users_scheme_are_made_again():
     torch.manual_seed(3)
     made.reset_parameters()
     _assert_same(made, direct)
+
+
+class _Unsaved(_Drawn):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.ones(2), persistent=False)
+
+
+def test_what_no_state_brings_leaves_it_without_weights():
+    saved = Transformer(_config(), _WithExtra(make=_Unsaved)).state_dict()
+    model = _on_meta(lambda: Transformer(_config(), _WithExtra(make=_Unsaved)))
+    model.load_state_dict(saved)
+    with pytest.raises(ConfigError, match="not saved"):
+        model(*_batch())
+    model.reset_parameters()
+    model.load_state_dict(saved)
+    model(*_batch())
 
 
 def test_a_module_that_cannot_be_made_again_is_named():
