@@ -19,7 +19,6 @@ from deepnet.schemes.base import OptimizerFamily
 from deepnet.theory.identity import identity_distance
 from deepnet.theory.loss_change import loss_change
 from deepnet.theory.magnitude import role_magnitudes
-from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer
 from theory_workload import (
     COLOURS,
@@ -49,8 +48,8 @@ SCOPES = {
 
 def scopes(model: Transformer) -> dict[str, list[torch.Tensor]]:
     """Return q, k, v, out, fc1 and fc2 of every site, the sites' other parameters, and all there are."""
-    sites = [module for module in model.modules() if isinstance(module, Sublayer)]
-    matrices = [weight for site in sites for _, weight in site.branch.roles()]
+    sites = model.sites()
+    matrices = [owner.weight for site in sites for owner in site.branch.roles().values()]
     known = {id(weight) for weight in matrices}
     small = [p for site in sites for p in site.parameters() if id(p) not in known]
     return {"matrices": matrices, "small": small, "all": list(model.parameters())}

@@ -18,11 +18,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from deepnet.catalogue import NORMS, PARAMETERS, refused_options, scheme_catalogue
 from deepnet.config import Section
 from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import UNDEFINED, list_schemes, scheme_class
+from deepnet.survey import NORMS, PARAMETERS, refused_options, scheme_catalogue
 from deepnet.training.checkpoint.resume import CHANGEABLE
 
 FOLDER = Path(__file__).parent

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from deepnet.adapt.groups import parameter_groups as parameter_groups
     from deepnet.adapt.saving import from_pretrained as from_pretrained
     from deepnet.audit.examine import audit as audit
-    from deepnet.blocks.initialize import initialize as initialize
+    from deepnet.blocks.draws import initialize as initialize
     from deepnet.blocks.named import BranchNorm as BranchNorm
     from deepnet.blocks.named import DeepNorm as DeepNorm
     from deepnet.blocks.named import PostNorm as PostNorm
@@ -69,7 +69,7 @@ _HOMES = {
     "coefficients": "deepnet.schemes.coefficients",
     "fold": "deepnet.folding.fold",
     "from_pretrained": "deepnet.adapt.saving",
-    "initialize": "deepnet.blocks.initialize",
+    "initialize": "deepnet.blocks.draws",
     "list_recipes": "deepnet.pipeline.shipped",
     "list_schemes": "deepnet.schemes.catalogue",
     "load_bundle": "deepnet.bundle",

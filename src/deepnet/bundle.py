@@ -92,8 +92,10 @@ def save_bundle(
 ) -> None:
     """Write a bundle, in place of one that is there; a failure leaves the old one as it was.
 
-    Raises CheckpointError where `path` is something else than a bundle, and DeepNetError where the disk refuses.
+    Raises CheckpointError where `path` is something else than a bundle, and DeepNetError where the disk refuses or the
+    model has no weights yet.
     """
+    model.check_made()
     path = Path(path)
     _check_vocabularies(model.config, tokenizers, path)
     if path.exists() and not (path / _CONFIG_FILE).exists() and any(_entries(path)):
@@ -174,20 +176,16 @@ def load_model_tensors(
         found, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (tensor, own[name]))
         if found != expected:
             raise CheckpointError(f"the tensor '{name}' is {found}; expected {expected}")
-    into = own | dict(held or {})
+    held = held or {}
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            into[name].copy_(part(name, tensor))
-    if isinstance(model, Transformer):
-        _advance(model, int(model.scheme_step))
-
-
-def _advance(model: Transformer, step: int) -> None:
+        for name, place in held.items():
+            place.copy_(part(name, tensors[name]))
+    whole = {name: tensor for name, tensor in tensors.items() if name not in held}
     try:
-        model.advance(step)
+        model.load_state_dict(whole, strict=False)  # of tied names there is but the first
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise CheckpointError(
-            f"the tensor 'scheme_step' is {step}, which the scheme cannot use: {error}"
+            f"the tensor 'scheme_step' is {tensors.get('scheme_step')}, which the scheme cannot use: {error}"
         ) from error
 
 

@@ -23,7 +23,7 @@ PYTHON_FOR = {
     "probe": "deepnet.pipeline.probing:probe_run",
     "recipes": "deepnet.pipeline.listing:recipe_table",
     "report": "deepnet:write_report",
-    "schemes": "deepnet.catalogue:scheme_catalogue",
+    "schemes": "deepnet.survey:scheme_catalogue",
     "coefficients": "deepnet:coefficients",
     "data": "deepnet.data.listing:corpus_table",
     "version": "deepnet.record:environment",

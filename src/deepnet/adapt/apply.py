@@ -7,9 +7,9 @@ from torch import nn
 
 from deepnet.adapt.attach import attach
 from deepnet.adapt.convert import keep_function
+from deepnet.adapt.drawn import WeightChange, check_untrained, draw_weights
 from deepnet.adapt.ends import check_ends, draw_rows, ends_notes, read_ends
 from deepnet.adapt.fit import PlannedStack, Setting, plan_stacks
-from deepnet.adapt.initialize import WeightChange, check_untrained, draw_weights
 from deepnet.adapt.journal import Journal
 from deepnet.adapt.prepare import prepare
 from deepnet.adapt.record import write_record

@@ -11,7 +11,7 @@ Source: the scale invariance of LN; eps is what makes it exact rather than close
 import torch
 from torch import Tensor, nn
 
-from deepnet.adapt.initialize import WeightChange, changed, spread
+from deepnet.adapt.drawn import WeightChange, changed, spread
 from deepnet.adapt.install import Installed
 from deepnet.adapt.journal import Journal
 from deepnet.errors import AdaptError
@@ -83,7 +83,7 @@ def take_over(norm: nn.Module, stock: nn.Module) -> None:
     """Give a planned norm the gain and bias of the one that was there, divided by its multiplier."""
     multiplier = 1.0
     if isinstance(norm, ScaledNorm):
-        multiplier, norm = float(norm.multiplier), norm.norm
+        multiplier, norm = norm.value, norm.norm
     if type(norm) is not type(stock):
         raise AdaptError(
             f"the scheme's norm is a {type(norm).__name__}, the model's a {type(stock).__name__}: "

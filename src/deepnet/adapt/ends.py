@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from deepnet.adapt.drawn import WeightChange, spread
 from deepnet.adapt.fit import PlannedStack
-from deepnet.adapt.initialize import WeightChange, spread
 from deepnet.adapt.install import Change
 from deepnet.adapt.journal import Journal
 from deepnet.anatomy.base import Anatomy, stock_class

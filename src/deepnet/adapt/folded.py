@@ -27,10 +27,11 @@ from deepnet.anatomy.locate import is_huggingface, locate
 from deepnet.anatomy.rows import UnitRows, at_unit_length, distinct_rows
 from deepnet.errors import ExportError
 from deepnet.folding.factors import divide_readers, has_gain, scale_norm, scale_rows
-from deepnet.folding.placement import is_one, value
+from deepnet.folding.placement import is_one
 from deepnet.schemes.base import Constant
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.residual import Residual
+from deepnet.transformer.scales import value
 
 
 @torch.no_grad()
@@ -139,7 +140,7 @@ def _fold_stack(stack: FoundStack, anatomy: Anatomy, *, by_eps: bool) -> None:
     for found in stack.sites:
         residual = _residual(found)
         last = found.part.weights[-1]
-        scale_rows(last, value(residual.branch))
+        scale_rows(last, value(residual.branch_scale))
         skip = value(residual.skip)
         if not is_one(skip):
             if by_eps and isinstance(residual.plan.skip, Constant):
@@ -184,7 +185,7 @@ def _put_back(found: FoundSite) -> None:
     residual, part = _residual(found), found.part
     norm = residual.post if part.placement == "post" else residual.pre
     if isinstance(norm, ScaledNorm):
-        scale_norm(norm.norm, norm.multiplier)
+        scale_norm(norm.norm, norm.factor)
         norm = norm.norm
     path, _, name = part.norm.rpartition(".")
     part.owner.get_submodule(path)._modules[name] = norm

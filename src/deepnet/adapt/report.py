@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from deepnet.adapt.drawn import WeightChange
 from deepnet.adapt.groups import parameter_groups
-from deepnet.adapt.initialize import WeightChange
 from deepnet.adapt.install import Change
 from deepnet.adapt.journal import Journal
 

@@ -111,8 +111,12 @@ class Part(NamedTuple):
     """Where the stock norm is, from the owner."""
     placement: Placement
     weights: tuple[Weight, ...]
+    branch: nn.Module | None = None
+    """The branch, where it is a module of ours."""
     installed: Residual | None = None
-    """The site's module, in our own models and in adopted ones."""
+    """The site's module, where the owner is one of ours."""
+    peek: Callable[[Any], Tensor] | None = None
+    """The one tensor [B, T, D] to look at of what an owner of ours is given or returns."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

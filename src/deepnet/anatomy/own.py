@@ -1,8 +1,6 @@
 """Our own Transformer, whose sites are modules to begin with."""
 
-from torch import nn
-
-from deepnet.anatomy.base import Anatomy, FoundStack, Part, Placement, Weight, arrange
+from deepnet.anatomy.base import Anatomy, FoundSite, FoundStack, Part, Placement, Weight
 from deepnet.transformer.attention import Attention
 from deepnet.transformer.feed_forward import FeedForward
 from deepnet.transformer.layers import Sublayer
@@ -31,14 +29,12 @@ def _stack(model: Transformer, stack: Stack) -> FoundStack:
     entry = [embedding.weight]
     if isinstance(stack.entry.positions, LearnedPositions):
         entry.append(stack.entry.positions.weight)
-    layers = [
-        tuple(_part(one) for one in layer.modules() if isinstance(one, Sublayer))
-        for layer in stack.layers
-    ]
     return FoundStack(
         name=stack.name,
         module=stack,
-        sites=arrange(stack.name, layers),
+        sites=tuple(
+            FoundSite(site=one.residual.site, part=_part(one, stack)) for one in stack.sites()
+        ),
         d_model=model.config.d_model,
         ffn_dim=model.config.ffn_dim,
         num_heads=model.config.num_heads,
@@ -49,11 +45,10 @@ def _stack(model: Transformer, stack: Stack) -> FoundStack:
 
 def branch_weights(branch: Attention | FeedForward) -> tuple[Weight, ...]:
     """Return a branch's weights, the one that returns its output last."""
-    owners = {id(m.weight): m for m in branch.modules() if isinstance(m, nn.Linear)}
-    return tuple(Weight(role=role, owner=owners[id(weight)]) for role, weight in branch.roles())
+    return tuple(Weight(role=role, owner=owner) for role, owner in branch.roles().items())
 
 
-def _part(sublayer: Sublayer) -> Part:
+def _part(sublayer: Sublayer, stack: Stack) -> Part:
     placement: Placement = "post" if sublayer.residual.post is not None else "pre"
     norm = "residual.post" if placement == "post" else "residual.pre"
     return Part(
@@ -63,5 +58,7 @@ def _part(sublayer: Sublayer) -> Part:
         norm,
         placement,
         branch_weights(sublayer.branch),
+        branch=sublayer.branch,
         installed=sublayer.residual,
+        peek=stack.stream.peek,
     )

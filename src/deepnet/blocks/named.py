@@ -81,6 +81,11 @@ class BranchNorm(_Alone, Stepped):
         super().__init__(_plan(scheme, make_norm, beta), d_model, dropout)
         self.count_updates()
 
+    def reset_parameters(self) -> None:
+        """Start at step 0."""
+        super().reset_parameters()
+        self.advance(0)
+
 
 def _plan(scheme: ResidualScheme, make_norm: MakeNorm, beta: float | None = 1.0) -> SitePlan:
     """Return a site as a scheme plans it, drawn with `beta` instead of the gain of a depth; None is no draw at all."""

@@ -1,7 +1,6 @@
 """The residual sites of a whole stack, without the branches: those are the caller's."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -12,13 +11,11 @@ from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     OptimizerFamily,
     ResidualScheme,
-    StackContext,
     StackName,
     StackPlan,
 )
 from deepnet.schemes.catalogue import load_scheme
-from deepnet.transformer.models import TransformerConfig
-from deepnet.transformer.norms import norm_factory
+from deepnet.transformer.models import TransformerConfig, check_defined, stack_context
 from deepnet.transformer.residual import Residual, build_norm
 from deepnet.transformer.scales import ScaleBuilder
 from deepnet.transformer.stacks import StackEnds
@@ -46,7 +43,8 @@ class ResidualSites(Stepped):
         self.count_updates()
 
     def open(self, x: Tensor) -> Any:
-        """Return the first state, from the embedded input [B, T, D]."""
+        """Return the first state, from the embedded input [B, T, D]; raises ConfigError before there are weights."""
+        self.check_made()
         return self.plan.stream.open(x if self.norm is None else self.norm(x))
 
     def through(self, state: Any, site: Residual, branch: Callable[[Tensor], Tensor]) -> Any:
@@ -73,11 +71,9 @@ def residual_sites(
     do, saying what; `by_hand` says that you do it.
     """
     scheme = load_scheme(scheme) if isinstance(scheme, str) else scheme
-    if config.architecture not in scheme.architectures:
-        raise ConfigError(
-            f"this scheme is defined for {', '.join(scheme.architectures)}, not {config.architecture}"
-        )
-    plan = scheme.stack(_context(config, _stack_name(config, stack), optimizer_family))
+    check_defined(scheme, config.architecture)
+    context = stack_context(config, _stack_name(config, stack), optimizer_family=optimizer_family)
+    plan = scheme.stack(context)
     asked = demands(scheme, plan)
     if asked and not by_hand:
         raise ConfigError(
@@ -98,14 +94,3 @@ def _stack_name(config: TransformerConfig, stack: StackName | None) -> StackName
     if stack is None or stack not in present:
         raise ConfigError(f"stack is {stack!r}; expected one of {', '.join(present)}")
     return stack
-
-
-def _context(
-    config: TransformerConfig, stack: StackName, optimizer_family: OptimizerFamily
-) -> StackContext:
-    return StackContext(
-        stack=stack,
-        optimizer_family=optimizer_family,
-        make_norm=norm_factory(config.norm, eps=config.norm_eps),
-        **config.model_dump(include={field.name for field in fields(StackContext)}),
-    )

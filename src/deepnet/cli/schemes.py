@@ -21,7 +21,7 @@ def schemes(as_json: Json = False) -> None:
 
     Norms and parameters are read off a model of each, built for it.
     """
-    from deepnet.catalogue import scheme_catalogue
+    from deepnet.survey import scheme_catalogue
 
     output = Output(as_json=as_json)
     found = scheme_catalogue()
@@ -29,8 +29,8 @@ def schemes(as_json: Json = False) -> None:
 
 
 def _show(output: Output, found: list[dict[str, Any]]) -> None:
-    from deepnet.catalogue import NORMS, PARAMETERS
     from deepnet.schemes.catalogue import UNDEFINED
+    from deepnet.survey import NORMS, PARAMETERS
 
     columns = ("name", "equation", "norms", "extra_parameters", "folds_to", "source")
     heads = ["scheme", "equation", "norms", "parameters", "folds to (default options)", "source"]

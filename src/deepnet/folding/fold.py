@@ -8,11 +8,12 @@ from torch import Tensor
 from deepnet.errors import ConfigError
 from deepnet.folding import no_norm
 from deepnet.folding.factors import scale_norm
-from deepnet.folding.placement import Placement, find_placement, is_one, sublayers, value
+from deepnet.folding.placement import Placement, find_placement, is_one
 from deepnet.folding.rewrite import entry_factor, rewrite_stack, scale_memory_readers
 from deepnet.schemes import post_ln, pre_ln
 from deepnet.schemes.base import ResidualScheme
 from deepnet.transformer.models import Transformer, TransformerConfig
+from deepnet.transformer.scales import value
 from deepnet.transformer.stacks import Stack
 
 
@@ -73,7 +74,7 @@ def _plain_config(
 ) -> TransformerConfig:
     config = model.config
     changes: dict[str, object] = {"tie_embeddings": _tying(model, placement, factors)}
-    scaled = any(not is_one(value(sublayers(s)[0].residual.skip)) for s in model.stacks())
+    scaled = any(not is_one(value(s.sites()[0].residual.skip)) for s in model.stacks())
     if scaled and config.positions == "sinusoidal":
         rows = config.max_positions if max_positions is None else max_positions
         changes |= {"positions": "learned", "max_positions": rows}
@@ -118,4 +119,4 @@ def _rewrite_vocabulary(model: Transformer, plain: Transformer, factors: _Factor
 
 def _last_norm(stack: Stack) -> torch.nn.Module | None:
     final = stack.ends.final
-    return sublayers(stack)[-1].residual.post if final is None else final
+    return stack.sites()[-1].residual.post if final is None else final

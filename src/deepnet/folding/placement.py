@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from deepnet.errors import ExportError
 from deepnet.schemes.base import SitePlan, Stream
-from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.norms import ScaledNorm, norm_factory
 from deepnet.transformer.residual import Residual
+from deepnet.transformer.scales import value
 from deepnet.transformer.stacks import Stack
 
 Placement = Literal["post", "pre", "none"]
@@ -19,28 +18,12 @@ Placement = Literal["post", "pre", "none"]
 
 def find_placement(model: Transformer) -> Placement:
     """Return where the norms of every site stand; raises ExportError where no plain model computes the same."""
-    sites = [one for stack in model.stacks() for one in sublayers(stack)]
-    placement, *others = {_site_placement(one.residual.plan) for one in sites}
+    placement, *others = {_site_placement(site.residual.plan) for site in model.sites()}
     if placement is None or others:
         raise ExportError(_refusal("its norms stand on both sides, or not alike at every site"))
     for reason in _reasons(model, placement):
         raise ExportError(_refusal(reason))
     return placement
-
-
-def sublayers(stack: Stack) -> list[Sublayer]:
-    """Return a stack's residual sites with their branches, in order."""
-    return [module for module in stack.modules() if isinstance(module, Sublayer)]
-
-
-def value(scale: nn.Module | float | None) -> Tensor:
-    """Return what a scale multiplies by now, float64 of shape [1] or [D]; None is 1."""
-    one = torch.ones(1, dtype=torch.float64)
-    if isinstance(scale, nn.Module):
-        device = next((t.device for t in [*scale.parameters(), *scale.buffers()]), one.device)
-        scaled: Tensor = scale(one.to(device))
-        return scaled.detach().to(one)
-    return one if scale is None else one * scale
 
 
 def is_one(factor: Tensor) -> bool:
@@ -68,9 +51,9 @@ def _reasons(model: Transformer, placement: Placement) -> Iterator[str]:
         yield "it has a scale per logit"
     for stack in model.stacks():
         yield from _end_reasons(stack, placement)
-        for sublayer in sublayers(stack):
-            yield from _plan_reasons(sublayer.residual.plan)
-            yield from _scale_reasons(sublayer.residual, placement)
+        for site in stack.sites():
+            yield from _plan_reasons(site.residual.plan)
+            yield from _scale_reasons(site.residual, placement)
         for norm in _norms(stack):
             if not _is_own(norm, model.config):
                 yield f"its norms are of the kind {type(norm).__name__}, not the model's own"
@@ -107,7 +90,7 @@ def _scale_reasons(residual: Residual, placement: Placement) -> Iterator[str]:
 
 
 def _norms(stack: Stack) -> Iterator[nn.Module]:
-    owners = [one.residual for one in sublayers(stack)]
+    owners = [one.residual for one in stack.sites()]
     for norm in [*(r.pre for r in owners), *(r.post for r in owners), stack.ends.final]:
         if norm is not None:
             yield norm.norm if isinstance(norm, ScaledNorm) else norm

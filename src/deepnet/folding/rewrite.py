@@ -17,42 +17,42 @@ from torch import Tensor, nn
 from deepnet.anatomy.base import Weight
 from deepnet.anatomy.own import branch_weights
 from deepnet.folding.factors import divide_readers, readers, scale_norm, scale_rows
-from deepnet.folding.placement import sublayers, value
 from deepnet.schemes.base import Role
 from deepnet.transformer.feed_forward import FeedForward
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.positions import LearnedPositions, sinusoidal_table
+from deepnet.transformer.scales import value
 from deepnet.transformer.stacks import Stack
 
 
 def rewrite_stack(trained: Stack, plain: Stack) -> None:
     """Fill `plain` with `trained`'s positions, branches and norms, but for the scale at its end."""
     _rewrite_positions(trained, plain)
-    for old, new in zip(sublayers(trained), sublayers(plain), strict=True):
+    for old, new in zip(trained.sites(), plain.sites(), strict=True):
         _rewrite_branch(old, new)
-        scale_rows(_last(new), value(old.residual.branch))
+        scale_rows(_last(new), value(old.residual.branch_scale))
         _copy_norm(old.residual.pre, new.residual.pre)
         _copy_norm(old.residual.post, new.residual.post)
         divide_readers(branch_weights(new.branch), new.kind, value(old.residual.skip))
     _copy_norm(trained.ends.final, plain.ends.final)
-    for writer, reader in zip(sublayers(plain), sublayers(trained)[1:], strict=False):
+    for writer, reader in zip(plain.sites(), trained.sites()[1:], strict=False):
         if writer.residual.post is not None:
             scale_norm(writer.residual.post, value(reader.residual.skip))
     if trained.ends.shift is not None:
-        _bias(_last(sublayers(plain)[-1])).sub_(trained.ends.shift.cpu())
+        _bias(_last(plain.sites()[-1])).sub_(trained.ends.shift.cpu())
 
 
 def entry_factor(stack: Stack) -> Tensor:
     """Return what the stack's token rows are to be multiplied by, relative to a plain stack's: [1] or [D]."""
-    olds = sublayers(stack)
+    olds = stack.sites()
     rows = value(stack.entry.multiplier) / math.sqrt(_width(olds[0]))
     return rows * value(olds[0].residual.skip)
 
 
 def scale_memory_readers(decoder: Stack, factor: Tensor) -> None:
     """Make the keys and values of cross-attention read factor * memory."""
-    for sublayer in sublayers(decoder):
+    for sublayer in decoder.sites():
         if sublayer.kind == "cross":
             found = _by_role(sublayer)
             found["k"].matrix().mul_(factor)
@@ -95,7 +95,7 @@ def _rewrite_positions(old: Stack, new: Stack) -> None:
         else sinusoidal_table(*table.weight.shape)
     )
     table.weight.copy_(rows)
-    table.weight.mul_(value(sublayers(old)[0].residual.skip))
+    table.weight.mul_(value(old.sites()[0].residual.skip))
 
 
 def _copy_norm(old: nn.Module | None, new: nn.Module | None) -> None:
@@ -103,7 +103,7 @@ def _copy_norm(old: nn.Module | None, new: nn.Module | None) -> None:
         return
     if isinstance(old, ScaledNorm):
         _copy_norm(old.norm, new)
-        scale_norm(new, old.multiplier.cpu())
+        scale_norm(new, old.factor.cpu())
     else:
         new.load_state_dict(old.state_dict())
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepnet.anatomy.base import FoundSite
 from deepnet.probes.listening import (
@@ -24,8 +24,8 @@ from deepnet.probes.listening import (
     wide,
 )
 from deepnet.probes.place import Place, site_places
-from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.residual import Residual
+from deepnet.transformer.scales import scaled
 
 
 class BranchRatio(PooledProbe):
@@ -46,17 +46,16 @@ class BranchRatio(PooledProbe):
     ) -> None:
         """Take the terms of the addition, or the stream before and after where it makes none."""
         on_method(residual, "add", partial(self._add, place, residual), hooks)
-        owner = found.part.owner
-        if isinstance(owner, Sublayer):
-            on_input(owner, partial(self._start, place, owner), hooks)
-            on_output(owner, partial(self._end, place, owner), hooks)
+        if found.part.peek is not None:
+            on_input(found.part.owner, partial(self._start, place, found), hooks)
+            on_output(found.part.owner, partial(self._end, place, found), hooks)
 
     def _watch_stock(
         self, place: Place, found: FoundSite, following: FoundSite | None, hooks: ExitStack
     ) -> None:
         """Take the stream where the branch starts and after the addition."""
         owner, (pre, post) = found.part.owner, found.norms()
-        start, end = partial(self._start, place, owner), partial(self._end, place, owner)
+        start, end = partial(self._start, place, found), partial(self._end, place, found)
         if post is not None:
             on_input(found.part.weights[0].owner, start, hooks)
             on_input(post, end, hooks)
@@ -74,20 +73,15 @@ class BranchRatio(PooledProbe):
         self, place: Place, residual: Residual, _: Tensor, skip: Tensor, added: Tensor
     ) -> None:
         self._skips.pop(place, None)
-        skip, added = _scaled(skip, residual.skip), _scaled(added, residual.branch)
+        skip, added = scaled(skip, residual.skip), scaled(added, residual.branch_scale)
         self._count(place, sum_of_squares(added), sum_of_squares(skip))
 
-    def _start(self, place: Place, owner: nn.Module, state: Any) -> None:
-        self._skips[place] = peeked(owner, state)
+    def _start(self, place: Place, found: FoundSite, state: Any) -> None:
+        self._skips[place] = peeked(found, state)
 
-    def _end(self, place: Place, owner: nn.Module, state: Any) -> None:
+    def _end(self, place: Place, found: FoundSite, state: Any) -> None:
         skip = self._skips.pop(place, None)
         if skip is not None:
-            after = peeked(owner, state)
+            after = peeked(found, state)
             added = wide(after) - wide(skip).reshape(after.shape)
             self._count(place, sum_of_squares(added), sum_of_squares(skip))
-
-
-def _scaled(x: Tensor, scale: nn.Module | float) -> Tensor:
-    scaled: Tensor = scale(x) if isinstance(scale, nn.Module) else x * scale
-    return scaled

@@ -11,10 +11,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from deepnet.anatomy.base import FoundSite
 from deepnet.anatomy.locate import locate
 from deepnet.errors import ConfigError
 from deepnet.probes.place import Place
-from deepnet.transformer.layers import Sublayer
 
 
 class ForwardProbe(ABC):
@@ -171,9 +171,9 @@ def first_tensor(output: Any) -> Tensor:
     return found[0]
 
 
-def peeked(owner: nn.Module, state: Any) -> Tensor:
-    """Return the one tensor [B, T, D] to look at of what a layer is given or returns."""
-    return owner.stream.peek(state) if isinstance(owner, Sublayer) else first_tensor(state)
+def peeked(found: FoundSite, state: Any) -> Tensor:
+    """Return the one tensor [B, T, D] to look at of what a site's owner is given or returns."""
+    return (found.part.peek or first_tensor)(state)
 
 
 def wide(x: Tensor) -> Tensor:

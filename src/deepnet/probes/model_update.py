@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from deepnet.anatomy.base import FoundSite
 from deepnet.anatomy.locate import locate
 from deepnet.errors import ConfigError, suggest
 from deepnet.probes.listening import first_tensor, on_output, peeked
@@ -97,16 +98,16 @@ class LayerOutputs:
     def __enter__(self) -> Self:
         """Start listening."""
         self.outputs = {}
-        for place, owner in self._layers.items():
-            on_output(owner, partial(self._keep, place, owner), self._hooks)
+        for place, found in self._layers.items():
+            on_output(found.part.owner, partial(self._keep, place, found), self._hooks)
         return self
 
     def __exit__(self, *error: object) -> None:
         """Stop listening."""
         self._hooks.close()
 
-    def _keep(self, place: Place, owner: nn.Module, output: Any) -> None:
-        self.outputs[place] = peeked(owner, output).detach().clone()
+    def _keep(self, place: Place, found: FoundSite, output: Any) -> None:
+        self.outputs[place] = peeked(found, output).detach().clone()
 
 
 def distance(now: Sequence[Tensor], before: Sequence[Tensor]) -> Movement:

@@ -12,6 +12,7 @@ from deepnet.anatomy.base import Anatomy, FoundSite, FoundStack, Weight
 from deepnet.anatomy.locate import is_huggingface, locate
 from deepnet.errors import AdaptError
 from deepnet.schemes.base import Role
+from deepnet.transformer.initialize import small_role
 from deepnet.transformer.models import Transformer
 from deepnet.transformer.stacks import Stack
 
@@ -71,15 +72,17 @@ def site_places(anatomy: Anatomy) -> Iterator[tuple[Place, FoundSite]]:
         yield Place(stack, layer, kind if number == 1 else f"{kind}{number}"), found
 
 
-def layer_places(anatomy: Anatomy) -> Iterator[tuple[Place, nn.Module]]:
-    """Yield every layer with the module whose output is the layer's: the owner of its last site."""
+def layer_places(anatomy: Anatomy) -> Iterator[tuple[Place, FoundSite]]:
+    """Yield every layer with its last site, the output of whose owner is the layer's."""
     for found in anatomy.sites():
         if found.site.last_in_layer:
-            yield Place(found.site.stack, found.site.layer), found.part.owner
+            yield Place(found.site.stack, found.site.layer), found
 
 
 def branch_of(anatomy: Anatomy, found: FoundSite) -> nn.Module:
     """Return the innermost module that holds every weight of a site's branch."""
+    if found.part.branch is not None:
+        return found.part.branch
     paths = [anatomy.path(weight.owner).split(".") for weight in found.part.weights]
     levels = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
     return anatomy.model.get_submodule(".".join(parts[0] for parts in levels))
@@ -214,13 +217,9 @@ def _site_regions(anatomy: Anatomy) -> dict[nn.Module, Place]:
 
 def _small_role(module: nn.Module, name: str, norms: tuple[type[nn.Module], ...]) -> str:
     """Return the role of a parameter that is no matrix of a site, from the module that owns it; "" where unclear."""
-    if isinstance(module, norms):
-        return "norm"
     if isinstance(module, nn.Embedding):
         return "position"
-    if isinstance(module, nn.Linear):
-        return ""
-    return "bias" if name == "bias" else "scale"
+    return "" if isinstance(module, nn.Linear) else small_role(module, name, norms=norms)
 
 
 def _enclosing(around: Mapping[str, Place], path: str, role: str, full_name: str) -> Place:

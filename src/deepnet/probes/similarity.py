@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from deepnet.anatomy.base import FoundSite
 from deepnet.probes.listening import ForwardProbe, on_output, peeked, wide
 from deepnet.probes.place import Place, layer_places
 
@@ -22,11 +23,11 @@ class Similarity(ForwardProbe):
     def _listen(self, hooks: ExitStack) -> None:
         self._below: dict[Place, Tensor] = {}
         hooks.callback(self._below.clear)
-        for place, owner in layer_places(self.anatomy):
-            on_output(owner, partial(self._compare, place, owner), hooks)
+        for place, found in layer_places(self.anatomy):
+            on_output(found.part.owner, partial(self._compare, place, found), hooks)
 
-    def _compare(self, place: Place, owner: nn.Module, output: Any) -> None:
-        here = wide(peeked(owner, output))
+    def _compare(self, place: Place, found: FoundSite, output: Any) -> None:
+        here = wide(peeked(found, output))
         below = self._below.pop(place._replace(layer=place.layer - 1), None)
         if below is not None:
             self._count(place, F.cosine_similarity(below, here, dim=-1).mean())

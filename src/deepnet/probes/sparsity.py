@@ -15,8 +15,6 @@ from torch import Tensor
 
 from deepnet.probes.listening import ForwardProbe, on_input, on_method
 from deepnet.probes.place import Place, site_places
-from deepnet.transformer.feed_forward import FeedForward
-from deepnet.transformer.layers import Sublayer
 
 
 class Sparsity(ForwardProbe):
@@ -26,9 +24,9 @@ class Sparsity(ForwardProbe):
         for place, found in site_places(self.anatomy):
             if found.site.kind != "ffn":
                 continue
-            owner, see = found.part.owner, partial(self._look, place)
-            if isinstance(owner, Sublayer) and isinstance(owner.branch, FeedForward):
-                on_method(owner.branch, "activate", see, hooks)
+            branch, see = found.part.branch, partial(self._look, place)
+            if branch is not None:
+                on_method(branch, "activate", see, hooks)
             else:
                 on_input(found.part.weights[-1].owner, see, hooks)
 

@@ -85,6 +85,10 @@ class Profile(nn.Module):
         self.done: Tensor
         self.register_buffer("done", torch.zeros(1, dtype=torch.bool))
 
+    def reset_parameters(self) -> None:
+        """Say that nothing has been measured."""
+        self.done.fill_(False)
+
 
 @torch.no_grad()
 def _measure(model: Any, batch: tuple[Tensor | None, ...]) -> None:

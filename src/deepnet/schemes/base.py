@@ -12,7 +12,7 @@ site to site is read and written), `prepare`, `advance` and `after_update`. Laye
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -260,22 +260,22 @@ class SteppedModel(Protocol):
         """Set every scheduled scale to its value after `step` updates."""
 
 
-class DrawnWeight(Protocol):
-    """A matrix [fan_out, fan_in] with its role."""
+class RoleWeight(NamedTuple):
+    """A matrix [fan_out, fan_in] with its role, where it stands and what is planned for it."""
 
-    @property
-    def role(self) -> Role:
-        """The role of the matrix."""
-
-    @property
-    def parameter(self) -> "Tensor":
-        """The matrix itself, as the optimiser updates it."""
+    stack: StackName
+    layer: int
+    """From 1; 0 at the ends."""
+    role: Role
+    parameter: "Tensor"
+    init: Init
+    policy: Policy
 
 
 class ModelOfRoles(Protocol):
     """A model that knows its matrices by role."""
 
-    def role_weights(self) -> "Iterable[DrawnWeight]":
+    def role_weights(self) -> Iterable[RoleWeight]:
         """Yield every matrix once, embeddings and the vocabulary projection included."""
 
 

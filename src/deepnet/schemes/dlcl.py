@@ -74,9 +74,15 @@ class _Column(nn.Module):
 
     def __init__(self, layer: int, num_layers: int) -> None:
         super().__init__()
-        weight = torch.zeros(num_layers + 1)
-        weight[: num_layers + 1 - layer] = 1.0 / torch.arange(layer + 1, num_layers + 2)
-        self.weight = nn.Parameter(weight)
+        self.layer = layer
+        self.weight = nn.Parameter(torch.empty(num_layers + 1))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Weigh every output below a layer alike."""
+        start = 1.0 / torch.arange(self.layer + 1, len(self.weight) + 1)
+        self.weight.zero_()[: len(start)] = start
 
     def forward(self, y: "Tensor") -> "Tensor":
         """Return [L + 1, B, T, D], `y` [B, T, D] times each weight."""

@@ -73,9 +73,17 @@ class DynamicTanh(nn.Module):
 
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
-        self.a = nn.Parameter(torch.tensor([start]))
-        self.g = nn.Parameter(torch.ones(width))
-        self.b = nn.Parameter(torch.zeros(width))
+        self.start = start
+        self.a = nn.Parameter(torch.empty(1))
+        self.g = nn.Parameter(torch.empty(width))
+        self.b = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set a to its start, g to 1 and b to 0."""
+        nn.init.constant_(self.a, self.start)
+        nn.init.ones_(self.g)
+        nn.init.zeros_(self.b)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return g * tanh(a x) + b of `x` [..., D]."""

@@ -84,9 +84,16 @@ class _StaticMaps(nn.Module):
 
     def __init__(self, streams: int, read: int) -> None:
         super().__init__()
-        one_hot = torch.eye(streams)
-        self.table = nn.Parameter(
-            torch.cat([one_hot[:, [read]], torch.ones(streams, 1), one_hot], dim=1)
+        self.read = read
+        self.table = nn.Parameter(torch.empty(streams, streams + 2))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Read one stream, write to all, mix none."""
+        one_hot = torch.eye(len(self.table))
+        self.table.copy_(
+            torch.cat([one_hot[:, [self.read]], torch.ones(len(one_hot), 1), one_hot], 1)
         )
 
     def forward(self, h: Tensor) -> Tensor:
@@ -103,9 +110,16 @@ class _DynamicMaps(nn.Module):
         self.static = static
         self.norm = norm
         streams = len(static.table)
-        self.weight = nn.Parameter(torch.zeros(width, streams + 2))
-        self.read_and_mix_gate = nn.Parameter(torch.tensor([_GATE]))
-        self.write_gate = nn.Parameter(torch.tensor([_GATE]))
+        self.weight = nn.Parameter(torch.empty(width, streams + 2))
+        self.read_and_mix_gate = nn.Parameter(torch.empty(1))
+        self.write_gate = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Let content add nothing, through small gates."""
+        nn.init.zeros_(self.weight)
+        nn.init.constant_(self.read_and_mix_gate, _GATE)
+        nn.init.constant_(self.write_gate, _GATE)
 
     def forward(self, h: Tensor) -> Tensor:
         """Return the maps [n, B, T, n + 2] of the streams `h` [n, B, T, D]."""
@@ -120,13 +134,23 @@ class _ManifoldMaps(nn.Module):
 
     def __init__(self, streams: int, read: int, *, width: int) -> None:
         super().__init__()
+        self.read = read
+        self.table = nn.Parameter(torch.empty(streams, streams + 2))
+        self.norm = nn.RMSNorm(streams * width)
+        self.weight = nn.Parameter(torch.empty(streams * width, streams * (streams + 2)))
+        self.gates = nn.Parameter(torch.empty(3))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Keep most of each stream, whatever the content is, through small gates."""
+        streams = len(self.table)
         shared = (1.0 - _KEPT) / (streams - 1)
         start = shared + (_KEPT - shared) * torch.eye(streams)
-        logits = [torch.logit(start[:, [read]]), torch.zeros(streams, 1), start.log()]
-        self.table = nn.Parameter(torch.cat(logits, dim=1))
-        self.norm = nn.RMSNorm(streams * width)
-        self.weight = nn.Parameter(torch.zeros(streams * width, streams * (streams + 2)))
-        self.gates = nn.Parameter(torch.full((3,), _GATE))
+        logits = [torch.logit(start[:, [self.read]]), torch.zeros(streams, 1), start.log()]
+        self.table.copy_(torch.cat(logits, dim=1))
+        nn.init.zeros_(self.weight)
+        nn.init.constant_(self.gates, _GATE)
 
     def forward(self, h: Tensor) -> Tensor:
         """Return the maps [n, B, T, n + 2] of the streams `h` [n, B, T, D]."""

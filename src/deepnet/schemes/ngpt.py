@@ -131,7 +131,12 @@ class _UnitQueries(_Unit):
 
     def __init__(self, width: int, *, heads: int) -> None:
         super().__init__(width)
-        self.scale = nn.Parameter(torch.ones(heads, 1, width))
+        self.scale = nn.Parameter(torch.empty(heads, 1, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every number to 1."""
+        nn.init.ones_(self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return queries [B, H, T, K]."""
@@ -144,7 +149,12 @@ class _Step(nn.Module):
     def __init__(self, start: float, width: int) -> None:
         super().__init__()
         self.start = start
-        self.factor = nn.Parameter(torch.ones(width))
+        self.factor = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every number to 1."""
+        nn.init.ones_(self.factor)
 
     def forward(self) -> Tensor:
         """Return |a| [D]."""

@@ -61,8 +61,14 @@ class ScaleNorm(nn.Module):
 
     def __init__(self, width: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.g = nn.Parameter(torch.tensor([math.sqrt(width)]))
+        self.width = width
         self.eps = eps
+        self.g = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set g to sqrt(d)."""
+        nn.init.constant_(self.g, math.sqrt(self.width))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the norm of `x` [..., D]."""

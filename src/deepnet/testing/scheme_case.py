@@ -38,7 +38,7 @@ class SiteParts:
 
     @property
     def residual(self) -> Residual:
-        """Return the site's norms (`pre`, `out`, `post`), scales (`skip`, `branch`), `shift` and `extra` modules."""
+        """Return the site's norms (`pre`, `out`, `post`), scales (`skip`, `branch_scale`), `shift` and `extra`."""
         return self.sublayer.residual
 
     @property
@@ -63,8 +63,7 @@ class StackParts:
     @classmethod
     def of(cls, stack: Stack, inputs: Inputs, config: TransformerConfig) -> "StackParts":
         """Take a stack of a model of that shape apart."""
-        found = [module for module in stack.modules() if isinstance(module, Sublayer)]
-        sites = [SiteParts(sublayer, inputs) for sublayer in found]
+        sites = [SiteParts(sublayer, inputs) for sublayer in stack.sites()]
         return cls(sites, stack.ends, stack.name, config)
 
     @property

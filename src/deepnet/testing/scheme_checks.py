@@ -5,7 +5,7 @@ its schemes, offered to those who write their own.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from fnmatch import fnmatch
 from typing import Any
@@ -29,8 +29,8 @@ from deepnet.testing.scheme_models import (
     train_on_example,
 )
 from deepnet.training.optimization.optimizers import LR_MULTIPLIER
-from deepnet.transformer.initialize import parameter_policies, role_weights
-from deepnet.transformer.layers import Inputs, Sublayer
+from deepnet.transformer.initialize import drawn_rows, parameter_policies
+from deepnet.transformer.layers import Inputs
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.scales import LearnedScale
 from deepnet.transformer.stacks import Stack
@@ -83,12 +83,13 @@ def check_initial_std(case: SchemeCase) -> None:
     torch.manual_seed(1)
     model = case_model(case, case_architectures(case)[0], layers=4, **SIZES)
     pools: dict[tuple[str, str], list[Tensor]] = {}
-    for stack, role, layer, weight in _layer_weights(model):
-        aimed = case.std(stack, role, layer)
-        is_right = aimed > 0 or not weight.any()
+    for weight in model.role_weights():
+        stack, layer, role = weight.stack, weight.layer, weight.role
+        aimed, drawn = case.std(stack, role, layer), drawn_rows(weight)
+        is_right = aimed > 0 or not drawn.any()
         _require(is_right, f"{role} of {stack} layer {layer} does not start at 0, as is claimed")
         if aimed > 0:
-            pools.setdefault((stack, role), []).append((weight / aimed).flatten())
+            pools.setdefault((stack, role), []).append((drawn / aimed).flatten())
     for key, parts in pools.items():
         pooled = torch.cat(parts).double()
         # the std of n normal draws has a standard error of 1 / sqrt(2 n), that of other draws here a smaller one
@@ -187,9 +188,9 @@ def check_policies(case: SchemeCase) -> None:
         id(p): group for group in example_optimizer(model).param_groups for p in group["params"]
     }
     for stack in model.stacks():
-        for sublayer in (module for module in stack.modules() if isinstance(module, Sublayer)):
-            for role, weight in sublayer.branch.roles():
-                _require_policy(groups[id(weight)], case.policies.get(role, Policy()), role)
+        for sublayer in stack.sites():
+            for role, owner in sublayer.branch.roles().items():
+                _require_policy(groups[id(owner.weight)], case.policies.get(role, Policy()), role)
             of_scales = case.policies.get("scale", Policy(weight_decay=0.0))
             for scale in (
                 module for module in sublayer.modules() if isinstance(module, LearnedScale)
@@ -200,6 +201,27 @@ def check_policies(case: SchemeCase) -> None:
             decay = groups[id(parameter)]["weight_decay"]
             _require(
                 decay == 0, f"{name} has weight decay {decay}; expected none on what is no matrix"
+            )
+
+
+def check_materialise(case: SchemeCase) -> None:
+    """Check that building without memory and `reset_parameters` give what building in place does, bit for bit."""
+    for architecture in case_architectures(case):
+        torch.manual_seed(1)
+        direct = case_model(case, architecture)
+        with torch.device("meta"):
+            made = case_model(case, architecture)
+        made.to_empty(device="cpu")
+        for tensor in _numbers(made).values():
+            tensor.fill_(math.nan if tensor.is_floating_point() else 1)
+        torch.manual_seed(1)
+        made.reset_parameters()
+        found = _numbers(made)
+        for name, tensor in _numbers(direct).items():
+            _require(
+                torch.equal(found[name], tensor),
+                f"{name} is another after to_empty and reset_parameters than in a new model; make "
+                "reset_parameters of its module set it as the constructor does, and draw in the same order",
             )
 
 
@@ -221,6 +243,7 @@ CHECKS: tuple[Callable[[SchemeCase], None], ...] = (
     check_cached_decoding,
     check_resume,
     check_policies,
+    check_materialise,
     check_description,
 )
 """Every check, in the order in which `check_scheme` runs them."""
@@ -240,18 +263,10 @@ def _require_equation(case: SchemeCase, model: Transformer, stack: Stack) -> Non
     )
 
 
-def _layer_weights(model: Transformer) -> Iterator[tuple[Any, Any, int, Tensor]]:
-    """Yield stack, role, layer (0 at the ends) and the drawn rows of every matrix."""
-    layer_of = {
-        id(weight): sublayer.residual.site.layer
-        for sublayer in model.modules()
-        if isinstance(sublayer, Sublayer)
-        for _, weight in sublayer.branch.roles()
-    }
-    for weight in role_weights(model):
-        rows = weight.parameter.detach()
-        drawn = rows[:-1] if weight.role in ("embedding", "vocabulary") else rows
-        yield weight.stack, weight.role, layer_of.get(id(weight.parameter), 0), drawn
+def _numbers(model: Transformer) -> dict[str, Tensor]:
+    """Return what a model holds: parameters and buffers, those that are not saved included."""
+    held = dict(model.named_parameters()) | dict(model.named_buffers())
+    return {name: tensor.detach() for name, tensor in held.items()}
 
 
 def _post_ln_count(config: TransformerConfig) -> int:

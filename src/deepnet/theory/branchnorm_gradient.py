@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from deepnet.schemes.base import Site
 from deepnet.theory.jacobian import expected_norms
-from deepnet.theory.live_model import post_norm_sites, scale_factor
+from deepnet.theory.live_model import post_norm_sites
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer
+from deepnet.transformer.scales import scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,7 @@ def _terms(
     site: Sublayer, passage: _Passage, gradients: list[Tensor], weights: float
 ) -> GradientTerms:
     below, summed, above = gradients
-    through_skip = scale_factor(site.residual.skip).to(summed) * summed
+    through_skip = scaled(summed, site.residual.skip).detach()
     _, y, _ = passage.tensors()
     return GradientTerms(
         site=site.residual.site,

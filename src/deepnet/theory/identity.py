@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from deepnet.theory.bounds import root_mean_square
-from deepnet.theory.live_model import post_norm_sites, scale_factor
+from deepnet.theory.live_model import post_norm_sites
 from deepnet.transformer.layers import Sublayer
+from deepnet.transformer.scales import scaled
 from deepnet.transformer.stacks import Stack
 
 
@@ -45,7 +46,7 @@ def identity_distance(stack: Stack, forward: Callable[[], Any]) -> IdentityDista
         forward()
         start, end = streams
         assert first.post is not None
-        alone = first.post(start * scale_factor(first.skip).to(start))
+        alone = first.post(scaled(start, first.skip))
     distance = float(root_mean_square(end - alone) / root_mean_square(alone))
     return IdentityDistance(shares=tuple(shares), distance=distance)
 
@@ -53,8 +54,7 @@ def identity_distance(stack: Stack, forward: Callable[[], Any]) -> IdentityDista
 def _share_of(site: Sublayer, shares: list[float]) -> Callable[[nn.Module, Any], None]:
     def append(module: nn.Module, args: Any) -> None:
         skip, y = args
-        carried = skip * scale_factor(site.residual.skip).to(skip)
-        added = y * scale_factor(site.residual.branch).to(y)
+        carried, added = scaled(skip, site.residual.skip), scaled(y, site.residual.branch_scale)
         shares.append(float(root_mean_square(added) / root_mean_square(carried)))
 
     return append

@@ -1,15 +1,15 @@
 """The theorems' quantities read off a model's own weights: v, w and alpha of every post-norm site, and its steps."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import Role, Stream
+from deepnet.schemes.base import Stream
 from deepnet.theory.bounds import (
     SiteScales,
     encoder_decoder_update,
@@ -19,7 +19,7 @@ from deepnet.theory.bounds import (
 from deepnet.transformer.attention import Attention
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer
-from deepnet.transformer.scales import FixedScale, LearnedScale, ScheduledScale
+from deepnet.transformer.scales import value
 from deepnet.transformer.stacks import Stack
 
 
@@ -32,7 +32,7 @@ class BranchMatrices(NamedTuple):
 
 def post_norm_sites(stack: Stack) -> list[Sublayer]:
     """Return the sites of a stack in order; raises ConfigError where the theorems do not apply."""
-    sites = [module for module in stack.modules() if isinstance(module, Sublayer)]
+    sites = stack.sites()
     plans = [site.residual.plan for site in sites]
     ordinary = all(p.post is not None and p.pre is None and p.out is None for p in plans)
     if not ordinary or type(stack.stream) is not Stream:
@@ -44,10 +44,9 @@ def post_norm_sites(stack: Stack) -> list[Sublayer]:
 
 def branch_matrices(site: Sublayer) -> BranchMatrices:
     """Return v and out of an attention, fc1 and fc2 of a feed-forward, by their roles."""
-    roles: dict[Role, Tensor] = dict(site.branch.roles())
-    if site.kind == "ffn":
-        return BranchMatrices(roles["fc1"], roles["fc2"])
-    return BranchMatrices(roles["v"], roles["out"])
+    roles = site.branch.roles()
+    v, w = (roles["fc1"], roles["fc2"]) if site.kind == "ffn" else (roles["v"], roles["out"])
+    return BranchMatrices(v.weight, w.weight)
 
 
 def site_scales(stack: Stack) -> list[SiteScales]:
@@ -58,14 +57,6 @@ def site_scales(stack: Stack) -> list[SiteScales]:
 def gain(weight: Tensor) -> float:
     """Return the root mean square of a matrix [fan_out, fan_in] in units of Glorot's standard deviation."""
     return float(root_mean_square(weight)) / math.sqrt(2.0 / sum(weight.shape))
-
-
-def scale_factor(scale: nn.Module | float) -> Tensor:
-    """Return the value of a site's scale: a number as a tensor of no dimension, a module's as it is."""
-    if isinstance(scale, (FixedScale, LearnedScale, ScheduledScale)):
-        return scale.factor.detach().double()
-    assert not isinstance(scale, nn.Module)
-    return torch.tensor(scale, dtype=torch.float64)
 
 
 def copy_matrices(model: Transformer) -> dict[str, list[BranchMatrices]]:
@@ -124,7 +115,7 @@ def attention_magnitudes(model: Transformer, forward: Callable[[], Any]) -> list
         )
 
     with torch.no_grad(), ExitStack() as hooks:
-        for attention in _attentions(model):
+        for attention in (m for m in model.modules() if isinstance(m, Attention)):
             hooks.callback(attention.v.register_forward_hook(keep_values(attention)).remove)
             hooks.callback(attention.out.register_forward_pre_hook(compare(attention)).remove)
         forward()
@@ -139,8 +130,8 @@ def _distance(before: Tensor, after: Tensor) -> Tensor:
 def _measure(site: Sublayer) -> SiteScales:
     matrices = branch_matrices(site)
     skip, branch = (
-        float(root_mean_square(scale_factor(scale)))
-        for scale in (site.residual.skip, site.residual.branch)
+        float(root_mean_square(value(scale)))
+        for scale in (site.residual.skip, site.residual.branch_scale)
     )
     return SiteScales(
         kind=site.kind,
@@ -148,9 +139,3 @@ def _measure(site: Sublayer) -> SiteScales:
         w=gain(matrices.w),
         alpha=skip / branch if branch else float("inf"),
     )
-
-
-def _attentions(model: Transformer) -> Iterator[Attention]:
-    for module in model.modules():
-        if isinstance(module, Attention):
-            yield module

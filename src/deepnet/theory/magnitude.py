@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from deepnet.schemes.base import Role, StackName
-from deepnet.transformer.initialize import role_weights
 from deepnet.transformer.models import Transformer
 
 
@@ -53,7 +52,7 @@ def magnitude_gradient(weight: Tensor, gradient: Tensor) -> float:
 
 def role_magnitudes(model: Transformer, loss: Callable[[], Tensor]) -> list[RoleMagnitude]:
     """Return magnitude, probe and gradient by stack and role; no gradient is left behind."""
-    weights = list(role_weights(model))
+    weights = list(model.role_weights())
     gradients = torch.autograd.grad(loss(), [w.parameter for w in weights], materialize_grads=True)
     pools: dict[tuple[StackName, Role], list[tuple[float, float, float]]] = {}
     for weight, gradient in zip(weights, gradients, strict=True):

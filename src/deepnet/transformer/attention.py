@@ -3,8 +3,6 @@
 Shapes: B batch, T queries, C keys, D model, H heads, K head size.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -81,10 +79,9 @@ class Attention(nn.Module):
         )
         return self._project_out(y)
 
-    def roles(self) -> Iterator[tuple[Role, Tensor]]:
-        """Yield each weight with its role."""
-        yield from (("q", self.q.weight), ("k", self.k.weight), ("v", self.v.weight))
-        yield "out", self.out.weight
+    def roles(self) -> dict[Role, nn.Linear]:
+        """Return the linear map of each role, the one that returns the branch's output last."""
+        return {"q": self.q, "k": self.k, "v": self.v, "out": self.out}
 
     def _own(
         self, x: Tensor, rotary: tuple[Tensor, Tensor] | None

@@ -18,9 +18,15 @@ class TokenEmbedding(nn.Module):
         """Return the rows [V, D] as every use sees them."""
         return F.normalize(self.weight, dim=1) if self.unit_rows else self.weight
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the rows [B, T, D] of `ids` [B, T]; padding's row is zero and gets no gradient."""
-        return F.embedding(ids, self.rows(), padding_idx=self.padding)
+    def forward(self, x: Tensor, *, project: bool = False) -> Tensor:
+        """Return the rows [B, T, D] of ids [B, T]; padding's row is zero and gets no gradient.
+
+        To `project`, return the logits [B, T, V - 1] of `x` [B, T, D] over every id but padding: what gathers or
+        converts a module's weights around its forward has to see this use as well.
+        """
+        if project:
+            return F.linear(x, self.rows()[:-1])
+        return F.embedding(x, self.rows(), padding_idx=self.padding)
 
 
 class VocabularyProjection(nn.Module):
@@ -35,4 +41,5 @@ class VocabularyProjection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of `x` [B, T, D]; padding, the last id, is left out of the softmax."""
-        return F.linear(x, self.rows.rows()[:-1])
+        logits: Tensor = self.rows(x, project=True)
+        return logits

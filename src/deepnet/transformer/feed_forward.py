@@ -1,6 +1,5 @@
 """The position-wise branch: two matrices and an activation, or three where it is gated."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
@@ -9,8 +8,8 @@ from torch import Tensor, nn
 
 from deepnet.schemes.base import Role, Site, SitePlan
 from deepnet.transformer.dropout import dropout
-from deepnet.transformer.residual import build_norm, build_shift
-from deepnet.transformer.scales import ScaleBuilder
+from deepnet.transformer.residual import build_norm, build_shift, reset_shift
+from deepnet.transformer.scales import ScaleBuilder, scaled
 
 Activation = Literal["relu", "gelu", "swiglu"]
 
@@ -41,12 +40,18 @@ class FeedForward(nn.Module):
             make = partial(scales.make, plan.preactivation_scale, width=ffn_dim, site=site)
             self.preactivation_scale = make(use="preactivation")
             self.gate_scale = make(use="gate") if self.gate else None
+        self.shifts = plan.shifts
         self.preactivation_shift = build_shift(plan.shifts.get("preactivation"))
         self.activation_shift = build_shift(plan.shifts.get("activation"))
 
+    def reset_parameters(self) -> None:
+        """Set the shifts to their start."""
+        reset_shift(self.preactivation_shift, self.shifts.get("preactivation"))
+        reset_shift(self.activation_shift, self.shifts.get("activation"))
+
     def forward(self, x: Tensor) -> Tensor:
         """Return [B, T, D] from `x` [B, T, D]."""
-        y = _scaled(self.fc1(x), self.preactivation_scale)
+        y = scaled(self.fc1(x), self.preactivation_scale)
         if self.preactivation_shift is not None:
             y = y - self.preactivation_shift
         y = self.activate(y, x)
@@ -58,19 +63,13 @@ class FeedForward(nn.Module):
         out: Tensor = self.fc2(y)
         return out
 
-    def roles(self) -> Iterator[tuple[Role, Tensor]]:
-        """Yield each weight with its role."""
-        yield "fc1", self.fc1.weight
-        if self.gate is not None:
-            yield "gate", self.gate.weight
-        yield "fc2", self.fc2.weight
+    def roles(self) -> dict[Role, nn.Linear]:
+        """Return the linear map of each role, the one that returns the branch's output last."""
+        gate: dict[Role, nn.Linear] = {} if self.gate is None else {"gate": self.gate}
+        return {"fc1": self.fc1, **gate, "fc2": self.fc2}
 
     def activate(self, y: Tensor, x: Tensor) -> Tensor:
         """Return the activations [B, T, F] from the pre-activations `y` [B, T, F] of the input `x` [B, T, D]."""
         if self.gate is not None:
-            return F.silu(_scaled(self.gate(x), self.gate_scale)) * y
+            return F.silu(scaled(self.gate(x), self.gate_scale)) * y
         return F.relu(y) if self.activation == "relu" else F.gelu(y)
-
-
-def _scaled(y: Tensor, scale: nn.Module | float | None) -> Tensor:
-    return scale(y) if isinstance(scale, nn.Module) else y

@@ -3,28 +3,48 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import Init, Policy, Role, StackName
-from deepnet.transformer.layers import Sublayer
-from deepnet.transformer.positions import LearnedPositions
+from deepnet.schemes.base import (
+    Ends,
+    Init,
+    ModelOfRoles,
+    Policy,
+    Role,
+    RoleWeight,
+    SitePlan,
+    StackName,
+)
 
-if TYPE_CHECKING:
-    from deepnet.transformer.models import Transformer
+_TOKEN_ROLES: tuple[Role, ...] = ("embedding", "vocabulary")
+"""Those whose last row is padding's."""
 
 
-class RoleWeight(NamedTuple):
-    """A weight with its role, where it stands and how the plan treats it."""
+class PlannedModel(ModelOfRoles, Protocol):
+    """A model that knows which role each of its weights has, and what is planned for it."""
 
-    stack: StackName
-    role: Role
-    parameter: Tensor
-    init: Init
-    policy: Policy
+    def modules(self) -> Iterator[nn.Module]:
+        """Yield every module once."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield every parameter once, with its name."""
+
+    def role_policies(self) -> Iterator[tuple[nn.Module, Mapping[Role, Policy]]]:
+        """Yield the policies by role of what is in a module, a later answer in place of an earlier one."""
+
+
+def planned_weight(
+    stack: StackName, layer: int, role: Role, parameter: Tensor, plan: SitePlan | Ends
+) -> RoleWeight:
+    """Return a weight with what `plan` says of its role; raises ConfigError where it says no draw."""
+    if role not in plan.init:
+        raise ConfigError(f"the scheme plans no initialisation for the role '{role}' ({stack})")
+    policy = plan.policy.get(role, Policy())
+    return RoleWeight(stack, layer, role, parameter, plan.init[role], policy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +65,16 @@ class RoleReport:
         return abs(self.measured_std / self.expected_std - 1.0) * math.sqrt(2.0 * self.count)
 
 
-def initialize(model: "Transformer") -> None:
+@torch.no_grad()
+def initialize(model: PlannedModel) -> None:
     """Draw every weight of `model` as its scheme's plan says; biases 0, padding's rows 0."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    for weight in role_weights(model):
+    for weight in model.role_weights():
         draw(weight.parameter, weight.init)
-    with torch.no_grad():
-        for embedding in (model.source_embedding, model.target_embedding, model.vocabulary.rows):
-            embedding.weight[embedding.padding] = 0.0
+        if weight.role in _TOKEN_ROLES:
+            weight.parameter[-1] = 0.0
 
 
 @torch.no_grad()
@@ -72,62 +92,23 @@ def draw(weight: Tensor, init: Init) -> None:
         nn.init.constant_(weight, init.value)
 
 
-def role_weights(model: "Transformer") -> Iterator[RoleWeight]:
-    """Yield every matrix of `model` once, with its role: the sites' first, then embeddings and the projection."""
-    for stack in model.stacks():
-        for module in stack.modules():
-            if isinstance(module, Sublayer):
-                plan = module.residual.plan
-                for role, parameter in module.branch.roles():
-                    yield _role_weight(stack.name, role, parameter, plan.init, plan.policy)
-    yield from _end_weights(model)
-
-
-def _end_weights(model: "Transformer") -> Iterator[RoleWeight]:
-    seen: set[int] = set()
-    for stack in model.stacks():
-        ends = stack.plan.ends
-        embedding = model.source_embedding if stack.name == "encoder" else model.target_embedding
-        roles: list[tuple[Role, Tensor]] = [("embedding", embedding.weight)]
-        if stack is model.stacks()[-1] and not model.vocabulary.tied:
-            roles.append(("vocabulary", model.vocabulary.rows.weight))
-        if isinstance(stack.entry.positions, LearnedPositions):
-            roles.append(("position", stack.entry.positions.weight))
-        for role, parameter in roles:
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                yield _role_weight(stack.name, role, parameter, ends.init, ends.policy)
-
-
-def _role_weight(
-    stack: StackName,
-    role: Role,
-    parameter: Tensor,
-    inits: Mapping[Role, Init],
-    policies: Mapping[Role, Policy],
-) -> RoleWeight:
-    if role not in inits:
-        raise ConfigError(f"the scheme plans no initialisation for the role '{role}' ({stack})")
-    return RoleWeight(stack, role, parameter, inits[role], policies.get(role, Policy()))
-
-
-def initialization_report(model: "Transformer") -> list[RoleReport]:
+def initialization_report(model: ModelOfRoles) -> list[RoleReport]:
     """Return expected and measured std, pooled per stack and role, of a freshly initialised model."""
     pools: dict[tuple[str, str], list[RoleWeight]] = {}
-    for weight in role_weights(model):
+    for weight in model.role_weights():
         pools.setdefault((weight.stack, weight.role), []).append(weight)
     return [_report(stack, role, pool) for (stack, role), pool in pools.items()]
 
 
 def _report(stack: str, role: str, pool: list[RoleWeight]) -> RoleReport:
     """Pool matrices of possibly different targets by their mean squares; padding's zero row is left out."""
-    counts = [_drawn(w).numel() for w in pool]
+    counts = [drawn_rows(w).numel() for w in pool]
     total = sum(counts)
     aimed = sum(
         n * w.init.std(w.parameter.shape[1], w.parameter.shape[0]) ** 2
         for n, w in zip(counts, pool, strict=True)
     )
-    found = sum(float(_drawn(w).double().square().sum()) for w in pool)
+    found = sum(float(drawn_rows(w).double().square().sum()) for w in pool)
     return RoleReport(
         stack=stack,
         role=role,
@@ -137,15 +118,16 @@ def _report(stack: str, role: str, pool: list[RoleWeight]) -> RoleReport:
     )
 
 
-def _drawn(weight: RoleWeight) -> Tensor:
+def drawn_rows(weight: RoleWeight) -> Tensor:
+    """Return a matrix without the row of padding."""
     rows = weight.parameter.detach()
-    return rows[:-1] if weight.role in ("embedding", "vocabulary") else rows
+    return rows[:-1] if weight.role in _TOKEN_ROLES else rows
 
 
-def parameter_policies(model: "Transformer") -> list[tuple[str, nn.Parameter, Policy]]:
+def parameter_policies(model: PlannedModel) -> list[tuple[str, nn.Parameter, Policy]]:
     """Return every parameter once with its name and policy; norms, biases and scales are never decayed."""
     policies = dict(_small_policies(model))
-    policies |= {id(weight.parameter): weight.policy for weight in role_weights(model)}
+    policies |= {id(weight.parameter): weight.policy for weight in model.role_weights()}
     undecayed = Policy(weight_decay=0.0)
     return [
         (name, parameter, policies.get(id(parameter), undecayed))
@@ -153,22 +135,22 @@ def parameter_policies(model: "Transformer") -> list[tuple[str, nn.Parameter, Po
     ]
 
 
-def _small_policies(model: "Transformer") -> Iterator[tuple[int, Policy]]:
-    """Yield the policy of every norm, bias and scale, by the parameter's identity."""
-    for stack in model.stacks():
-        owners: list[tuple[nn.Module, Mapping[Role, Policy]]] = [(stack, stack.plan.ends.policy)]
-        if stack is model.stacks()[-1] and model.logit_scale is not None:
-            owners.append((model.logit_scale, stack.plan.ends.policy))
-        owners += [(m, m.residual.plan.policy) for m in stack.modules() if isinstance(m, Sublayer)]
-        for owner, policies in owners:
-            for module in owner.modules():
-                for name, parameter in module.named_parameters(recurse=False):
-                    policy = policies.get(_small_role(module, name), Policy())
-                    yield id(parameter), replace(policy, weight_decay=0.0)
-
-
-def _small_role(module: nn.Module, name: str) -> Role:
-    """Return the role of a parameter that is no branch's matrix, from the module that owns it."""
-    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+def small_role(
+    module: nn.Module,
+    name: str,
+    *,
+    norms: tuple[type[nn.Module], ...] = (nn.LayerNorm, nn.RMSNorm),
+) -> Role:
+    """Return the role of a parameter that is no matrix, from the module that owns it."""
+    if isinstance(module, norms):
         return "norm"
-    return "bias" if isinstance(module, nn.Linear) and name == "bias" else "scale"
+    return "bias" if name == "bias" else "scale"
+
+
+def _small_policies(model: PlannedModel) -> Iterator[tuple[int, Policy]]:
+    """Yield the policy of every norm, bias and scale, by the parameter's identity."""
+    for owner, policies in model.role_policies():
+        for module in owner.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                policy = policies.get(small_role(module, name), Policy())
+                yield id(parameter), replace(policy, weight_decay=0.0)

@@ -1,11 +1,11 @@
 """The three architectures: encoder-decoder, encoder-only and decoder-only, any scheme, any depth."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from deepnet.config import Section
 from deepnet.errors import ConfigError
@@ -13,7 +13,10 @@ from deepnet.schemes.base import (
     Architecture,
     Ends,
     OptimizerFamily,
+    Policy,
     ResidualScheme,
+    Role,
+    RoleWeight,
     StackContext,
     StackName,
 )
@@ -21,12 +24,13 @@ from deepnet.transformer.cache import DecoderCache, LayerCache
 from deepnet.transformer.embeddings import TokenEmbedding, VocabularyProjection
 from deepnet.transformer.ends import SCHEMES_OWN, EndsConfig, choose_ends
 from deepnet.transformer.feed_forward import Activation
-from deepnet.transformer.initialize import RoleWeight, initialize, role_weights
-from deepnet.transformer.layers import Inputs, LayerShape
+from deepnet.transformer.initialize import initialize, planned_weight
+from deepnet.transformer.layers import Inputs, LayerShape, Sublayer
 from deepnet.transformer.masks import broadcast_keep, causal_keep
+from deepnet.transformer.materialise import reset_parts
 from deepnet.transformer.norms import NormKind, norm_factory
-from deepnet.transformer.positions import PositionKind
-from deepnet.transformer.scales import end_scale
+from deepnet.transformer.positions import LearnedPositions, PositionKind
+from deepnet.transformer.scales import end_scale, scaled
 from deepnet.transformer.stacks import Stack
 from deepnet.transformer.stepping import Stepped
 
@@ -121,6 +125,17 @@ class Transformer(Stepped):
         self._build_vocabulary()
         initialize(self)
 
+    def reset_parameters(self) -> None:
+        """Make every parameter and buffer as a new model has them, drawn from torch's global generator.
+
+        What `to_empty` left without numbers equals, from the same seed, a model that was built in place. Raises
+        SchemeError where a module of the scheme cannot make its own again.
+        """
+        reset_parts(self, drawn=[weight.parameter for weight in self.role_weights()])
+        self.advance(0)
+        initialize(self)
+        self.is_empty = False
+
     def forward(
         self,
         source: Tensor,
@@ -144,13 +159,14 @@ class Transformer(Stepped):
         """Return the encoder's output [B, S, D]."""
         assert self.encoder is not None
         inputs = Inputs(keep=broadcast_keep(source_keep))
+        self.check_made()
         encoded: Tensor = self.encoder(source, self.source_embedding, inputs)
         return encoded
 
     def project(self, x: Tensor) -> Tensor:
         """Return logits [B, T, V - 1] from the last stack's output [B, T, D]."""
         logits: Tensor = self.vocabulary(x)
-        return logits if self.logit_scale is None else self.logit_scale(logits)
+        return scaled(logits, self.logit_scale)
 
     def begin(self, memory: Tensor | None, source_keep: Tensor | None = None) -> DecoderCache:
         """Return the cache with which `step` decodes against `memory` [B, S, D]."""
@@ -172,6 +188,7 @@ class Transformer(Stepped):
             memory=cache.memory,
             memory_keep=cache.memory_keep,
         )
+        self.check_made()
         x = self.decoder(tokens, self.target_embedding, inputs, start=position, caches=cache.layers)
         return self.project(x)
 
@@ -189,9 +206,40 @@ class Transformer(Stepped):
         """Return the stacks there are, the encoder first."""
         return [stack for stack in (self.encoder, self.decoder) if stack is not None]
 
+    def sites(self) -> list[Sublayer]:
+        """Return every residual site with its branch, in order, the encoder's first."""
+        return [site for stack in self.stacks() for site in stack.sites()]
+
     def role_weights(self) -> Iterator[RoleWeight]:
-        """Yield every matrix once, with its role."""
-        return role_weights(self)
+        """Yield every matrix once, with its role: the sites' first, then embeddings and the projection.
+
+        Raises ConfigError where the scheme plans no draw for a role.
+        """
+        for stack in self.stacks():
+            yield from stack.role_weights()
+        seen: set[int] = set()
+        for stack in self.stacks():
+            for role, parameter in self._end_roles(stack):
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield planned_weight(stack.name, 0, role, parameter, stack.plan.ends)
+
+    def role_policies(self) -> Iterator[tuple[nn.Module, Mapping[Role, Policy]]]:
+        """Yield the policies by role of what is in a module: of each stack, the logits' scale and every site."""
+        for stack in self.stacks():
+            yield stack, stack.plan.ends.policy
+            yield from ((site, site.residual.plan.policy) for site in stack.sites())
+        if self.logit_scale is not None:
+            yield self.logit_scale, self.stacks()[-1].plan.ends.policy
+
+    def _end_roles(self, stack: Stack) -> Iterator[tuple[Role, Tensor]]:
+        """Yield the tables of a stack's ends, which another stack may share."""
+        is_first = stack.name == "encoder"
+        yield "embedding", (self.source_embedding if is_first else self.target_embedding).weight
+        if stack is self.stacks()[-1]:
+            yield "vocabulary", self.vocabulary.rows.weight
+        if isinstance(stack.entry.positions, LearnedPositions):
+            yield "position", stack.entry.positions.weight
 
     def _decode(
         self,
@@ -209,6 +257,7 @@ class Transformer(Stepped):
             memory=memory,
             memory_keep=broadcast_keep(memory_keep),
         )
+        self.check_made()
         decoded: Tensor = self.decoder(ids, self.target_embedding, inputs)
         return decoded
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
+
+from deepnet.transformer.scales import FixedScale
 
 NormKind = Literal["layer_norm", "rms_norm"]
 
@@ -18,18 +19,13 @@ def norm_factory(kind: NormKind, *, eps: float = 1e-5) -> Callable[[int], nn.Mod
     return make
 
 
-class ScaledNorm(nn.Module):
-    """A norm whose output is multiplied by a constant, in a buffer so that every layer compiles to the same graph."""
-
-    multiplier: Tensor
+class ScaledNorm(FixedScale):
+    """A norm whose output is multiplied by a constant."""
 
     def __init__(self, norm: nn.Module, multiplier: float) -> None:
-        super().__init__()
+        super().__init__(multiplier)
         self.norm = norm
-        factor = torch.tensor([multiplier], dtype=torch.float64)
-        self.register_buffer("multiplier", factor, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return multiplier * norm(x), of the shape of `x` [..., D]."""
-        y: Tensor = self.norm(x)
-        return y * self.multiplier.to(y.dtype)
+        """Return factor * norm(x), of the shape of `x` [..., D]."""
+        return super().forward(self.norm(x))

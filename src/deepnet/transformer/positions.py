@@ -5,6 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from deepnet.transformer.materialise import DerivedBuffers
+
 PositionKind = Literal["sinusoidal", "learned", "rotary"]
 
 
@@ -19,7 +21,7 @@ def sinusoidal_table(length: int, d_model: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()[:, : d_model // 2]], dim=1).float()
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(DerivedBuffers):
     """Fixed vectors for any length; the table grows when a longer sentence comes."""
 
     table: Tensor
@@ -28,6 +30,10 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.d_model = d_model
         self.register_buffer("table", sinusoidal_table(initial_length, d_model), persistent=False)
+
+    def reset_parameters(self) -> None:
+        """Compute the table again, of the length and rounded to the type it has."""
+        self.table.copy_(sinusoidal_table(*self.table.shape))
 
     def forward(self, start: int, length: int) -> Tensor:
         """Return the vectors [length, D] of positions start, start + 1, ..."""

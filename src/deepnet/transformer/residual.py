@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from deepnet.schemes.base import Norm, ResidualSite, Site, SitePlan
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.norms import ScaledNorm
-from deepnet.transformer.scales import ScaleBuilder
+from deepnet.transformer.scales import ScaleBuilder, scaled
 
 
 class Residual(nn.Module, ResidualSite):
@@ -26,9 +26,19 @@ class Residual(nn.Module, ResidualSite):
         self.out = build_norm(plan.out, d_model)
         self.post = build_norm(plan.post, d_model)
         self.skip = scales.make(plan.skip, width=d_model, site=site, use="skip")
+        # trained, it is saved under this name; in code it is branch_scale, as a branch is a module
         self.branch = scales.make(plan.branch_scale, width=d_model, site=site, use="branch")
         self.shift = build_shift(plan.shifts.get("input"))
         self.extra = nn.ModuleDict({name: make() for name, make in plan.extra.items()})
+
+    @property
+    def branch_scale(self) -> nn.Module | float:
+        """Return what multiplies the branch's output."""
+        return self.branch
+
+    def reset_parameters(self) -> None:
+        """Set the shift to its start."""
+        reset_shift(self.shift, self.plan.shifts.get("input"))
 
     def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the branch's input and the skip, from the stream [B, T, D]."""
@@ -44,7 +54,7 @@ class Residual(nn.Module, ResidualSite):
 
     def add(self, skip: Tensor, y: Tensor) -> Tensor:
         """Return post(skip_scale * skip + branch_scale * y), all [B, T, D]; the sum is in the type of the stream."""
-        x = add_scaled(skip, self.skip, y, self.branch)
+        x = add_scaled(skip, self.skip, y, self.branch_scale)
         if self.post is not None:
             x = self.post(x)
         return x
@@ -58,10 +68,7 @@ def add_scaled(
     skip: Tensor, skip_scale: nn.Module | float, y: Tensor, branch_scale: nn.Module | float
 ) -> Tensor:
     """Return skip_scale * skip + branch_scale * y, in one operation where the first is a number."""
-    if isinstance(branch_scale, nn.Module):
-        y = branch_scale(y)
-    elif branch_scale != 1.0:
-        y = y * branch_scale
+    y = scaled(y, branch_scale)
     if isinstance(skip_scale, nn.Module):
         skip, skip_scale = skip_scale(skip), 1.0
     return torch.add(y, skip, alpha=skip_scale)
@@ -78,3 +85,9 @@ def build_norm(plan: Norm | None, width: int) -> nn.Module | None:
 def build_shift(start: float | None) -> nn.Parameter | None:
     """Return a trained scalar shift of shape [1], or None where none is planned."""
     return None if start is None else nn.Parameter(torch.tensor([start]))
+
+
+def reset_shift(shift: nn.Parameter | None, start: float | None) -> None:
+    """Set a shift that was planned to its start."""
+    if shift is not None and start is not None:
+        nn.init.constant_(shift, start)

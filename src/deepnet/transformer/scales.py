@@ -1,23 +1,29 @@
 """The numbers that multiply skips, branches, heads and logits: fixed, learned or scheduled."""
 
 from collections.abc import Iterable
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from deepnet.schemes.base import Constant, Scale, Scheduled, Site, SitePlan
+from deepnet.transformer.materialise import DerivedBuffers
 
 
-class FixedScale(nn.Module):
+class FixedScale(DerivedBuffers):
     """A constant that differs between layers, in a buffer so that every layer compiles to the same graph."""
 
     factor: Tensor
 
     def __init__(self, value: float) -> None:
         super().__init__()
-        factor = torch.tensor([value], dtype=torch.float64)
-        self.register_buffer("factor", factor, persistent=False)
         self.value = value
+        self.register_buffer("factor", torch.empty(1, dtype=torch.float64), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fill the factor in, rounded to the type it has."""
+        self.factor.fill_(self.value)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return factor * x, the factor cast to the type of `x`."""
@@ -29,31 +35,46 @@ class LearnedScale(nn.Module):
 
     def __init__(self, init: float, width: int) -> None:
         super().__init__()
-        self.factor = nn.Parameter(torch.full((width,), init))
+        self.init = init
+        self.factor = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the factor to its start."""
+        nn.init.constant_(self.factor, self.init)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return factor * x."""
         return x * self.factor
 
 
-class ScheduledScale(nn.Module):
+class ScheduledScale(FixedScale):
     """A factor that is a function of the updates done; the model saves the step, never the factor."""
 
-    factor: Tensor
-
     def __init__(self, plan: Scheduled) -> None:
-        super().__init__()
+        super().__init__(plan.at(0))
         self.at = plan.at
-        self.register_buffer("factor", torch.zeros(1, dtype=torch.float64), persistent=False)
-        self.advance(0)
 
     def advance(self, step: int) -> None:
         """Set the factor to its value after `step` updates."""
-        self.factor.fill_(self.at(step))
+        self.value = self.at(step)
+        self.reset_parameters()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return factor * x, the factor cast to the type of `x`."""
-        return x * self.factor.to(x.dtype)
+
+def scaled(x: Tensor, scale: nn.Module | float | None) -> Tensor:
+    """Return `x` times a scale; None is 1."""
+    if isinstance(scale, nn.Module):
+        product: Tensor = scale(x)
+        return product
+    return x if scale is None or scale == 1.0 else x * scale
+
+
+@torch.no_grad()
+def value(scale: nn.Module | float | None) -> Tensor:
+    """Return what a scale multiplies by now, float64 of shape [1] or [width], on the CPU."""
+    held = chain(scale.parameters(), scale.buffers()) if isinstance(scale, nn.Module) else ()
+    one = torch.ones(1, dtype=torch.float64, device=next((x.device for x in held), "cpu"))
+    return scaled(one, scale).cpu()
 
 
 class ScaleBuilder:

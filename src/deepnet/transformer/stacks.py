@@ -1,23 +1,25 @@
 """A stack: embedded tokens in, the stream through every layer, the final norm out."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Ends, Learned, StackContext, StackPlan
+from deepnet.schemes.base import Ends, Learned, RoleWeight, StackContext, StackPlan
 from deepnet.transformer.cache import LayerCache
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.embeddings import TokenEmbedding
-from deepnet.transformer.layers import Inputs, Layer, LayerShape
+from deepnet.transformer.initialize import planned_weight
+from deepnet.transformer.layers import Inputs, Layer, LayerShape, Sublayer
 from deepnet.transformer.positions import (
     LearnedPositions,
     PositionKind,
     RotaryAngles,
     SinusoidalPositions,
 )
-from deepnet.transformer.residual import add_scaled, build_norm, build_shift
-from deepnet.transformer.scales import LearnedScale, ScaleBuilder, end_scale
+from deepnet.transformer.residual import add_scaled, build_norm, build_shift, reset_shift
+from deepnet.transformer.scales import LearnedScale, ScaleBuilder, end_scale, scaled
 
 
 class StackEnds(nn.Module):
@@ -25,10 +27,15 @@ class StackEnds(nn.Module):
 
     def __init__(self, plan: Ends, d_model: int) -> None:
         super().__init__()
+        self.start = plan.exit_shift
         self.shift = build_shift(plan.exit_shift)
         self.final = build_norm(plan.final, d_model)
         self.scale = end_scale(plan.exit_scale, d_model)
         self.extra = nn.ModuleDict({name: make() for name, make in plan.extra.items()})
+
+    def reset_parameters(self) -> None:
+        """Set the shift to its start."""
+        reset_shift(self.shift, self.start)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return scale * final(x - shift), [B, T, D]."""
@@ -36,7 +43,7 @@ class StackEnds(nn.Module):
             x = x - self.shift
         if self.final is not None:
             x = self.final(x)
-        return x if self.scale is None else self.scale(x)
+        return scaled(x, self.scale)
 
 
 class Entry(nn.Module):
@@ -57,11 +64,7 @@ class Entry(nn.Module):
         With `same_position` all T rows stand at `start`: they are T hypotheses, not T tokens in a row.
         """
         if self.positions is None:
-            x = (
-                self.multiplier(rows)
-                if isinstance(self.multiplier, nn.Module)
-                else rows * self.multiplier
-            )
+            x = scaled(rows, self.multiplier)
         else:
             vectors = self.positions(start, 1 if same_position else rows.shape[1])
             x = add_scaled(rows, self.multiplier, vectors, 1.0)
@@ -95,6 +98,17 @@ class Stack(nn.Module):
             Layer(sites, shape=shape, stream=plan.stream, scales=scales) for sites in plan.layers()
         )
         self.ends = StackEnds(plan.ends, context.d_model)
+
+    def sites(self) -> list[Sublayer]:
+        """Return the residual sites with their branches, in order."""
+        return [module for module in self.layers.modules() if isinstance(module, Sublayer)]
+
+    def role_weights(self) -> Iterator[RoleWeight]:
+        """Yield every matrix of the sites with its role; raises ConfigError where the scheme plans no draw for one."""
+        for site in self.sites():
+            layer, plan = site.residual.site.layer, site.residual.plan
+            for role, owner in site.branch.roles().items():
+                yield planned_weight(self.name, layer, role, owner.weight, plan)
 
     def forward(
         self,

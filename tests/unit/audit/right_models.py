@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from writings import WRITINGS, Writing, sublayers
+from writings import WRITINGS, Writing
 
 from deepnet.audit.examine import audit
 from deepnet.audit.report import AuditReport
@@ -74,9 +74,7 @@ class Right:
 
     def _can_have_biases(self, model: Transformer) -> bool:
         """Take the biases away where none are wanted; return False where they are and the scheme has none."""
-        linears = [
-            m for s in sublayers(model) for m in s.branch.modules() if isinstance(m, nn.Linear)
-        ]
+        linears = [m for s in model.sites() for m in s.branch.modules() if isinstance(m, nn.Linear)]
         if self.biases:
             return all(linear.bias is not None for linear in linears)
         for linear in linears:

@@ -9,7 +9,7 @@ import torch
 from defects import Shape, post
 from right_models import SIZES, TYINGS, Right, schemes
 from torch import nn
-from writings import WRITINGS, alpha_in_the_last_matrix, sublayers
+from writings import WRITINGS, alpha_in_the_last_matrix
 
 import deepnet
 from deepnet.schemes.catalogue import load_scheme
@@ -152,7 +152,7 @@ def gelu_folded(factor: float) -> Transformer:
     model = Transformer(config, load_scheme("deepnorm"))
     assert alpha_in_the_last_matrix(model)
     with torch.no_grad():
-        for fc2 in (s.branch.fc2 for s in sublayers(model) if hasattr(s.branch, "fc2")):
+        for fc2 in (s.branch.fc2 for s in model.sites() if hasattr(s.branch, "fc2")):
             fc2.weight.mul_(factor)
     return model
 

@@ -3,7 +3,7 @@
 Every writing returns whether it says anything of the model: some need a norm after the site, others none.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,6 @@ Writing = Callable[[Transformer], bool]
 FACTOR = 3.0
 
 
-def sublayers(model: Transformer) -> Iterator[Sublayer]:
-    return (module for module in model.modules() if isinstance(module, Sublayer))
-
-
 def as_planned(model: Transformer) -> bool:
     """As it is."""
     return True
@@ -33,7 +29,7 @@ def as_planned(model: Transformer) -> bool:
 def common_factor(model: Transformer, factor_of: Callable[[float, float], float]) -> bool:
     """Multiply skip and branch of every site that a norm follows by one factor, and that norm's eps by its square."""
     changed = False
-    for sublayer in sublayers(model):
+    for sublayer in model.sites():
         site, plan = sublayer.residual, sublayer.residual.plan
         constants = isinstance(plan.skip, Constant) and isinstance(plan.branch_scale, Constant)
         if plan.post is None or not constants or not _is_ordinary(model):
@@ -63,7 +59,7 @@ def convex(model: Transformer) -> bool:
 
 def larger_stream(model: Transformer) -> bool:
     """A stream that only norms read, three times as large: rows, positions and branches, with nine times the eps."""
-    plans = [sublayer.residual.plan for sublayer in sublayers(model)]
+    plans = [sublayer.residual.plan for sublayer in model.sites()]
     is_read_by_norms = all(
         p.pre is not None and p.post is None and p.skip_from == "raw" for p in plans
     )
@@ -77,7 +73,7 @@ def larger_stream(model: Transformer) -> bool:
         stack.entry.multiplier *= FACTOR
         stack.entry.positions.register_forward_hook(_times(FACTOR))
         _scale_eps(stack.ends.final, FACTOR)
-    for sublayer in sublayers(model):
+    for sublayer in model.sites():
         branch = sublayer.residual.plan.branch_scale.value
         sublayer.residual.branch = FixedScale(FACTOR * branch)
         _scale_eps(sublayer.residual.pre, FACTOR)
@@ -90,9 +86,9 @@ def larger_stream(model: Transformer) -> bool:
 @torch.no_grad()
 def folded(model: Transformer) -> bool:
     """3 f(x), the matrix at the end of f a third, which says nothing of one that starts at 0."""
-    if not all(_last(sublayer).weight.any() for sublayer in sublayers(model)):
+    if not all(_last(sublayer).weight.any() for sublayer in model.sites()):
         return False
-    for sublayer in sublayers(model):
+    for sublayer in model.sites():
         last = _last(sublayer)
         last.register_forward_hook(_times(FACTOR))
         _multiply(last, 1 / FACTOR)
@@ -103,7 +99,7 @@ def folded(model: Transformer) -> bool:
 def alpha_in_the_last_matrix(model: Transformer) -> bool:
     """LN(x + f(x)), the matrix at the end of f divided by alpha."""
     changed = False
-    for sublayer in sublayers(model):
+    for sublayer in model.sites():
         plan = sublayer.residual.plan
         skips = isinstance(plan.skip, Constant) and isinstance(plan.branch_scale, Constant)
         if plan.post is None or not skips or plan.skip.value == 1.0 or not _is_ordinary(model):
@@ -118,9 +114,9 @@ def alpha_in_the_last_matrix(model: Transformer) -> bool:
 @torch.no_grad()
 def first_for_last(model: Transformer) -> bool:
     """W_v and W_1 three times as large, W_out and W_2 a third: attention, ReLU and gates hand a factor on."""
-    if any(_is_normed_inside(sublayer) for sublayer in sublayers(model)):
+    if any(_is_normed_inside(sublayer) for sublayer in model.sites()):
         return False
-    for sublayer in sublayers(model):
+    for sublayer in model.sites():
         _multiply(_first(sublayer), FACTOR)
         _multiply(_last(sublayer), 1 / FACTOR)
     return True
@@ -150,7 +146,7 @@ def multiplier_in_the_queries(model: Transformer) -> bool:
 def gain_of_the_norm_in_the_weights(model: Transformer) -> bool:
     """A norm before the branch with a gain of 3, what reads it a third."""
     found = False
-    for sublayer in sublayers(model) if _is_ordinary(model) else ():
+    for sublayer in model.sites() if _is_ordinary(model) else ():
         norm = sublayer.residual.pre
         inner = norm.norm if isinstance(norm, ScaledNorm) else norm
         if not isinstance(inner, nn.LayerNorm) or sublayer.residual.plan.skip_from == "normed":
@@ -172,7 +168,7 @@ def gain_of_the_norm_in_the_weights(model: Transformer) -> bool:
 def before_a_norm(model: Transformer) -> bool:
     """Three times what a norm inside the branch or after it reads, with nine times its eps."""
     found = False
-    for sublayer in sublayers(model):
+    for sublayer in model.sites():
         inner = {
             "q_norm": "q",
             "k_norm": "k",
@@ -219,7 +215,7 @@ def _is_ordinary(model: Transformer) -> bool:
 
 
 def _attentions(model: Transformer) -> list[nn.Module]:
-    return [s.branch for s in sublayers(model) if hasattr(s.branch, "q")]
+    return [s.branch for s in model.sites() if hasattr(s.branch, "q")]
 
 
 def _first(sublayer: Sublayer) -> nn.Linear:

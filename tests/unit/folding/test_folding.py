@@ -13,7 +13,6 @@ from deepnet.folding import no_norm
 from deepnet.schemes import post_ln, pre_ln
 from deepnet.schemes.base import Constant, Ends, Learned, Norm, ResidualScheme, SitePlan, glorot
 from deepnet.schemes.catalogue import list_schemes, load_scheme, scheme_class
-from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 ROWS = [
@@ -167,13 +166,13 @@ def test_dividing_the_branches_alone_forgets_eps():
     naive = Transformer(model.config, post_ln.Scheme()).double().eval()
     naive.load_state_dict(model.state_dict())
     with torch.no_grad():
-        for site in (module for module in naive.modules() if isinstance(module, Sublayer)):
+        for site in naive.sites():
             last = site.branch.fc2 if site.kind == "ffn" else site.branch.out
             last.weight.div_(alpha)
             last.bias.div_(alpha)
     expected = logits(model)
     assert (logits(naive) - expected).abs().max() > 1e-4
-    for site in (module for module in naive.modules() if isinstance(module, Sublayer)):
+    for site in naive.sites():
         site.residual.post.eps /= alpha**2
     same(logits(naive), expected)
     same(logits(deepnet.fold(model)), expected)

@@ -44,7 +44,7 @@ def rezero(x, parts):
     """x <- x + s * f(x), s the same number at all sites of a layer."""
     for layer in parts.layers:
         for site in layer:
-            x = x + layer[0].residual.branch.factor * site.f(x)
+            x = x + layer[0].residual.branch_scale.factor * site.f(x)
     return x
 
 
@@ -62,7 +62,7 @@ def r_fixup(x, parts):
             y = (hidden - site.branch.activation_shift) @ site.branch.fc2.weight.T
         else:
             y = site.f(entered)
-        x = x + site.residual.branch.factor * y
+        x = x + site.residual.branch_scale.factor * y
     exit_scale = parts.ends.scale.factor if parts.name == "encoder" else 1.0
     return exit_scale * (x - parts.ends.shift)
 

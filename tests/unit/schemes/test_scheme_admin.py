@@ -11,7 +11,7 @@ from deepnet.errors import ConfigError
 from deepnet.schemes import admin
 from deepnet.schemes.coefficients import coefficients
 from deepnet.transformer.dropout import dropout
-from deepnet.transformer.layers import Inputs, Sublayer
+from deepnet.transformer.layers import Inputs
 from deepnet.transformer.masks import broadcast_keep
 from deepnet.transformer.residual import Residual
 
@@ -24,7 +24,7 @@ def _skips(model, stack):
 def _profile_by_hand(stack, ids, embedding, inputs):
     """Return the stack's output and its scales: w_(i+1)^2 = Var[w_i x] + Var[f_i(x)], over all elements."""
     x, w, found = stack.entry(embedding(ids), 0), 1.0, []
-    for sublayer in (m for m in stack.modules() if isinstance(m, Sublayer)):
+    for sublayer in stack.sites():
         found.append(w)
         y = dropout(sublayer.compute(x, inputs), 0.1)
         following = sqrt(((w * x).var(correction=0) + y.var(correction=0)).item())

@@ -3,13 +3,12 @@
 import pytest
 
 from deepnet.errors import ConfigError
-from deepnet.transformer.initialize import role_weights
 
 SIZES = {"vocab_size": 2000, "d_model": 64}
 
 
 def _std(model, stack, role):
-    (weight,) = (w for w in role_weights(model) if (w.stack, w.role) == (stack, role))
+    (weight,) = (w for w in model.role_weights() if (w.stack, w.role) == (stack, role))
     return weight.parameter[:-1].std().item()
 
 

@@ -24,7 +24,7 @@ from deepnet.schemes.base import (
     embedding_init,
     glorot,
 )
-from deepnet.transformer.initialize import parameter_policies, role_weights
+from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.residual import Residual
 
@@ -305,7 +305,7 @@ def test_t_fixup_cannot_share_embeddings_of_stacks_that_disagree():
     with pytest.raises(ConfigError, match="tie_embeddings"):
         _model(TFixup())
     model = _model(TFixup(), tie_embeddings="decoder", vocab_size=2000, d_model=64)
-    report = {(w.stack, w.role): w for w in role_weights(model)}
+    report = {(w.stack, w.role): w for w in model.role_weights()}
     for stack, layers in (("encoder", 2), ("decoder", 3)):
         weight = report[stack, "embedding"].parameter[:-1]
         expected = (9 * layers) ** -0.25 * 64**-0.5

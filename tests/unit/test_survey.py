@@ -2,10 +2,10 @@
 
 import pytest
 
-from deepnet.catalogue import describe_norms, refused_options, scheme_catalogue
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import Norm, ResidualScheme, SitePlan, glorot
 from deepnet.schemes.catalogue import UNDEFINED, list_schemes, load_scheme
+from deepnet.survey import describe_norms, refused_options, scheme_catalogue
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.norms import norm_factory
 

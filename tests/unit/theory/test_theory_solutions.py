@@ -6,8 +6,8 @@ import pytest
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
 from deepnet.theory import bounds
-from deepnet.theory import coefficients as solved
-from deepnet.theory.coefficients import solve_encoder_decoder, solve_essay, solve_stack
+from deepnet.theory import solutions as solved
+from deepnet.theory.solutions import solve_encoder_decoder, solve_essay, solve_stack
 
 DEPTHS = [(1, 1), (6, 6), (18, 18), (100, 6), (6, 100), (500, 500)]
 

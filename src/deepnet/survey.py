@@ -1,6 +1,6 @@
 """The catalogue of residual schemes, with what each adds to a model as read off one that was built."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from itertools import groupby, product
 from types import NoneType
@@ -16,7 +16,7 @@ from deepnet.schemes.catalogue import load_scheme, scheme_class, scheme_table
 from deepnet.schemes.coefficients import coefficients
 from deepnet.transformer.attention import Attention
 from deepnet.transformer.counting import count_parameters
-from deepnet.transformer.layers import Layer, Sublayer
+from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.stacks import Stack
@@ -67,8 +67,8 @@ def _count(model: Transformer) -> int:
 
 def describe_norms(stack: Stack) -> str:
     """Return where a stack's norms stand, by layer and branch where these differ, and unusual kinds."""
-    layers: list[Layer] = [module for module in stack.modules() if isinstance(module, Layer)]
-    parts = _by_layer([_of_layer(layer) for layer in layers])
+    layers = groupby(stack.sites(), key=lambda site: site.residual.site.layer)
+    parts = _by_layer([_of_layer(sites) for _, sites in layers])
     parts += [
         place
         for place, norm in (("embedding", stack.entry.norm), ("final", stack.ends.final))
@@ -90,10 +90,9 @@ def _span(first: int, last: int) -> str:
     return f"layer {first}" if first == last else f"layers {first} to {last}"
 
 
-def _of_layer(layer: Layer) -> str:
+def _of_layer(sites: Iterable[Sublayer]) -> str:
     """Return the places of a layer's norms, once where all its sites agree."""
-    sublayers = [module for module in layer.modules() if isinstance(module, Sublayer)]
-    places = {sublayer.kind: ", ".join(_places(sublayer)) for sublayer in sublayers}
+    places = {sublayer.kind: ", ".join(_places(sublayer)) for sublayer in sites}
     if len(set(places.values())) == 1:
         return next(iter(places.values()))
     return "; ".join(f"{kind}: {where or 'none'}" for kind, where in places.items())
@@ -118,7 +117,7 @@ def _inside(sublayer: Sublayer) -> dict[str, object]:
 
 def _unusual(stack: Stack) -> set[str]:
     """Return the kinds of norm that are not the model's own."""
-    residuals = [module.residual for module in stack.modules() if isinstance(module, Sublayer)]
+    residuals = [site.residual for site in stack.sites()]
     norms = [norm for one in residuals for norm in (one.pre, one.out, one.post)]
     own = [
         norm.norm if isinstance(norm, ScaledNorm) else norm for norm in (*norms, stack.ends.final)
