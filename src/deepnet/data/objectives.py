@@ -4,8 +4,8 @@ An objective turns rows into what the model reads and what it is to predict. It 
 lengths alone, because a process divides its loss by those of every process, whose batches it never builds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -42,15 +42,22 @@ class Batch:
     """Source tokens that are not padding."""
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch with its tensors on `device`."""
+        """Return the batch with its tensors on `device`; CUDA fetches what is pinned while the caller goes on."""
+        waits = torch.device(device).type != "cuda"
+        return self._changed(lambda tensor: tensor.to(device, non_blocking=not waits))
+
+    def pinned(self) -> "Batch":
+        """Return the batch in pinned memory; needs CUDA."""
+        return self._changed(lambda tensor: tensor.pin_memory())
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         keep, target_in = self.source_keep, self.target_in
-        return Batch(
-            source=self.source.to(device),
-            source_keep=None if keep is None else keep.to(device),
-            target_in=None if target_in is None else target_in.to(device),
-            target_out=self.target_out.to(device),
-            num_tokens=self.num_tokens,
-            num_source_tokens=self.num_source_tokens,
+        return replace(
+            self,
+            source=change(self.source),
+            source_keep=None if keep is None else change(keep),
+            target_in=None if target_in is None else change(target_in),
+            target_out=change(self.target_out),
         )
 
 

@@ -1,5 +1,6 @@
 """A whole run: prepare, train, bundle, score the test part."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from deepnet.config import build
+from deepnet.data.prefetch import Prefetched
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
@@ -149,9 +151,12 @@ def _asked_for(
 
 
 def _prepare(prepare: Callable[..., PreparedData], ranks: Ranks, report: Report) -> PreparedData:
-    """Prepare on the writer first; the other ranks then find what it prepared."""
+    """Prepare on the writer, then once on each node that does not see its disk; all then find what was prepared."""
     if ranks.is_writer:
         prepare(report=report)
+    ranks.wait()
+    if os.environ.get("LOCAL_RANK") == "0":  # torchrun's number on this node
+        prepare()
     ranks.wait()
     return prepare()
 
@@ -244,31 +249,33 @@ def _train(
     )
     loss = token_loss(label_smoothing=recipe.training.label_smoothing)
     whole = make_loader(recipe, data)
-    return train_loop(
-        model,
-        loader=make_loader(recipe, data, rank=ranks.rank, world_size=ranks.world_size),
-        loss=loss,
-        run=run,
-        training=recipe.training,
-        optimizer=recipe.optimizer,
-        schedule=recipe.schedule,
-        validate=make_validation(
-            recipe, data, device=ranks.device, precision=precision, tokenization=tokenization
-        ),
-        prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
-        after_update=partial(follow_update, model.scheme),
-        policies=parameter_policies(model),
-        blocks=[layer for stack in model.stacks() for layer in stack.layers],
-        precision=precision,
-        ranks=ranks,
-        sinks=sinks,
-        on_incident=[lambda incident: report(format_incident(incident))],
-        guard=recipe.guard,
-        probing=_probing(recipe, data, precision, ranks.device),
-        settings=_settings(recipe, run, data),
-        resume=resume,
-        on_resume=partial(_describe_again, run, recipe, tokenization),
-    )
+    mine = make_loader(recipe, data, rank=ranks.rank, world_size=ranks.world_size)
+    with Prefetched(mine, pinned=ranks.device.type == "cuda") as ahead:
+        return train_loop(
+            model,
+            loader=ahead,
+            loss=loss,
+            run=run,
+            training=recipe.training,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule,
+            validate=make_validation(
+                recipe, data, device=ranks.device, precision=precision, tokenization=tokenization
+            ),
+            prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
+            after_update=partial(follow_update, model.scheme),
+            policies=parameter_policies(model),
+            blocks=[layer for stack in model.stacks() for layer in stack.layers],
+            precision=precision,
+            ranks=ranks,
+            sinks=sinks,
+            on_incident=[lambda incident: report(format_incident(incident))],
+            guard=recipe.guard,
+            probing=_probing(recipe, data, precision, ranks.device),
+            settings=_settings(recipe, run, data),
+            resume=resume,
+            on_resume=partial(_describe_again, run, recipe, tokenization),
+        )
 
 
 def _probing(
