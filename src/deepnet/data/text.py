@@ -24,9 +24,9 @@ _UNZIPPED_BYTES = 1 << 20
 Row = tuple[str, ...]
 """The sentences of one line number, one per side."""
 
-BLOCK_ROWS = 10_000
+BLOCK_ROWS = 5_000
 """Most rows of a block."""
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 1 << 20
 """Bytes of all sides together at which a block is full."""
 _RUN_ROWS = 256
 

@@ -30,6 +30,8 @@ _START = (
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _AHEAD = 2
 """Tasks for each process that are read before their results are taken."""
+_WORTH = 8
+"""So many tasks, of a twentieth of a second or so each, are worth another process, which begins in a quarter of one."""
 
 
 def available_cores() -> int:
@@ -38,10 +40,10 @@ def available_cores() -> int:
 
 
 class Workers:
-    """Processes that compute, started with the first second task; none where one is enough."""
+    """Processes that compute, started as tasks come; none for a few tasks."""
 
     def __init__(self, count: int):
-        """Compute in `count` processes; 1 is this one."""
+        """Compute in at most `count` processes; 1 is this one."""
         self.count = count if sys.executable else 1
         self._processes: list[_Process] = []
         self._free: SimpleQueue[_Process] = SimpleQueue()
@@ -72,21 +74,21 @@ class Workers:
         Raises DeepNetError when a process has ended.
         """
         tasks = iter(tasks)
-        first = list(islice(tasks, 2))
-        if self.count == 1 or len(first) < 2:
+        first = list(islice(tasks, _WORTH))
+        if self.count == 1 or len(first) < _WORTH:
             yield from map(function, chain(first, tasks))
             return
-        self._start()
         waiting: deque[Future[R]] = deque()
-        for task in chain(first, tasks):
+        for number, task in enumerate(chain(first, tasks)):
+            self._start(min(self.count, 2 + number // _WORTH))
             waiting.append(self._threads.submit(self._call, function, task))
-            if len(waiting) > _AHEAD * self.count:
+            if len(waiting) > _AHEAD * len(self._processes):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _start(self) -> None:
-        while len(self._processes) < self.count:
+    def _start(self, number: int) -> None:
+        while len(self._processes) < number:
             self._processes.append(_Process())
             self._free.put(self._processes[-1])
 

@@ -21,7 +21,7 @@ from deepnet.data.workers import Workers
 from deepnet.errors import ConfigError
 
 
-@pytest.fixture(params=[1, 10_000], ids=["a block for each row", "one block"])
+@pytest.fixture(params=[1, 5_000], ids=["a block for each row", "one block"])
 def clean(request, tmp_path, monkeypatch):
     """What a training part of some pairs keeps, and what it leaves out for which reason."""
     monkeypatch.setattr(text, "BLOCK_ROWS", request.param)

@@ -192,7 +192,7 @@ def test_every_number_of_processes_writes_what_plain_python_does(tmp_path, monke
         _write(tmp_path, part, pairs)
     expected = _expected(corpora)
     summaries = []
-    for processes, block_rows, block_records in ((1, 10_000, 1 << 17), (1, 31, 50), (3, 97, 1000)):
+    for processes, block_rows, block_records in ((1, 5_000, 1 << 17), (1, 31, 50), (3, 97, 1000)):
         monkeypatch.setattr(text, "BLOCK_ROWS", block_rows)
         monkeypatch.setattr(sorting, "BLOCK_RECORDS", block_records)
         cache = tmp_path / f"{processes}-{block_rows}"
