@@ -64,12 +64,8 @@ def run_steps(job: Job, inputs: Mapping[str, Mapping[str, str]]) -> None:
     job.work.mkdir()
     counts = {part: _keep_held_out(job, part) for part in PARTS[1:] if part in job.sources.parts}
     missing = [part for part in PARTS[1:] if part not in counts]
-    with Workers(job.processes) as workers:
-        train = _clean_train(job, list(counts), workers)
-        counts["train"] = train.counts
-        num_train = _split_off(job, train, missing)
-        tokenizers = _make_tokenizers(job, train, num_train)
-        headers = {"train": _binarize_train(job, train, missing, tokenizers, workers)}
+    counts["train"], tokenizers, header = _prepare_train(job, list(counts), missing)
+    headers = {"train": header}
     headers |= {part: _binarize(job, part, tokenizers) for part in PARTS[1:]}
     shutil.rmtree(job.work)
     done = {
@@ -104,6 +100,18 @@ def _keep_held_out(job: Job, part: str) -> CleaningCounts:
     if not counts.kept:
         raise DataError(f"{_names(given)}: there is no line with a sentence on every side")
     return counts
+
+
+def _prepare_train(
+    job: Job, given: list[str], missing: list[str]
+) -> tuple[CleaningCounts, Tokenizers, Header]:
+    """Make the training part and tokenizers; its files are closed afterwards, so that they can be removed anywhere."""
+    with Workers(job.processes) as workers:
+        train = _clean_train(job, given, workers)
+        num_train = _split_off(job, train, missing)
+        tokenizers = _make_tokenizers(job, train, num_train)
+        header = _binarize_train(job, train, missing, tokenizers, workers)
+        return train.counts, tokenizers, header
 
 
 def _clean_train(job: Job, held_out: list[str], workers: Workers) -> TrainText:

@@ -97,7 +97,10 @@ def run_recipe(
         )
         recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
         prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
-        data = _prepare(partial(prepare, recipe, cache=cache), ranks, report)
+        is_first = os.environ.get("LOCAL_RANK") == "0"  # torchrun's number on this node
+        data = prepare_once(
+            partial(prepare, recipe, cache=cache), ranks, report, is_first_of_node=is_first
+        )
         if not resume:
             size = sized_model(recipe.model, data.tokenizers).vocab_size
             recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
@@ -150,12 +153,14 @@ def _asked_for(
     return with_vocabulary_of(recipe, start_from, trust_code), Path(start_from).resolve()
 
 
-def _prepare(prepare: Callable[..., PreparedData], ranks: Ranks, report: Report) -> PreparedData:
+def prepare_once(
+    prepare: Callable[..., PreparedData], ranks: Ranks, report: Report, *, is_first_of_node: bool
+) -> PreparedData:
     """Prepare on the writer, then once on each node that does not see its disk; all then find what was prepared."""
     if ranks.is_writer:
         prepare(report=report)
     ranks.wait()
-    if os.environ.get("LOCAL_RANK") == "0":  # torchrun's number on this node
+    if is_first_of_node:
         prepare()
     ranks.wait()
     return prepare()

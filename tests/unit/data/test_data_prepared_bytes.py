@@ -217,7 +217,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
     (tmp_path / "model").write_bytes(_trained([[target for _, target in _corpus(900)]], 900))
     tokenizer = TokenizerConfig(source_model=str(tmp_path / "model"))
     peaks = []
-    for size in (1500, 6000):
+    for size in (800, 3200):
         folder = tmp_path / str(size)
         folder.mkdir()
         _write(folder, "train", _corpus(size))
