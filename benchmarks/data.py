@@ -178,8 +178,11 @@ def measure_preparation(options: argparse.Namespace) -> None:
                         f"{made[name][-1]['memory'] / 1e6:.0f} MB",
                         flush=True,
                     )
+            command = f"prepare --pairs {options.pairs} --rounds {options.rounds}"
             keep(
-                f"prepare, {options.pairs:,} pairs, tokenizer {tokenizer}", summarise(made, options)
+                f"prepare, {options.pairs:,} pairs, tokenizer {tokenizer}",
+                f"{command} --before BEFORE/src --tokenizers {tokenizer}",
+                summarise(made, options),
             )
 
 
@@ -232,6 +235,8 @@ def measure_loader(options: argparse.Namespace) -> None:
             made_ahead = take(islice(ahead.updates(1), options.updates), step)
     keep(
         f"loader, {options.max_tokens:,} tokens per micro-batch, 6L-6L d=512",
+        f"loader --max-tokens {options.max_tokens} --updates {options.updates} "
+        f"--threads {options.threads}",
         {
             "loader": alone,
             "training": plain,
@@ -284,12 +289,12 @@ def take(updates: Iterator[Any], step: Callable[[Any], None]) -> dict[str, float
     }
 
 
-def keep(name: str, result: dict[str, Any]) -> None:
+def keep(name: str, command: str, result: dict[str, Any]) -> None:
     """Put a result with its environment into results/data, and write the table again."""
     path = RESULTS / "metrics.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     where = {"device": device(), "commit": commit(), "versions": versions()}
-    results[name] = {"command": " ".join(["python", *sys.argv]), **where, **result}
+    results[name] = {"command": f"python benchmarks/data.py {command}", **where, **result}
     RESULTS.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     (RESULTS / "table.md").write_text(table(results))
