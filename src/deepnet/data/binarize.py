@@ -7,27 +7,28 @@ int64 little-endian: sentence k of the shard is ids[offsets[k]:offsets[k + 1]]. 
 file; folders of earlier versions have none.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from deepnet.data.text import Row
-from deepnet.data.tokenizer import EOS, Tokenizer, Tokenizers
+from deepnet.data.encoding import EncodedRows, IdType, encode_rows, id_type
+from deepnet.data.text import BLOCK_ROWS, Row
+from deepnet.data.tokenizer import Tokenizers
 from deepnet.record import atomic_folder, write_json
 from deepnet.seal import seal_folder
 
 Count = Annotated[int, Field(ge=0)]
-IdType = np.dtype[np.uint16] | np.dtype[np.uint32]
 
 FORMAT = "deepnet-rows"
 FORMAT_VERSION = 2
 HEADER_FILE = "header.json"
-_CHUNK_ROWS = 20_000
+SHARD_ROWS = 10_000_000
+"""Most rows of a shard."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,7 @@ class Header:
     @property
     def dtype(self) -> IdType:
         """The type of the ids: the smaller that holds every vocabulary."""
-        return _id_type(side.vocab_size for side in self.sides)
-
-
-@dataclass
-class _Totals:
-    tokens: list[int]
-    """Per side."""
-    longest: int = 0
-    too_long: int = 0
+        return id_type(side.vocab_size for side in self.sides)
 
 
 def shard_path(folder: Path, index: int, suffix: str) -> Path:
@@ -95,91 +88,67 @@ def binarize(
     tokenizers: Tokenizers,
     languages: tuple[str, ...],
     max_length: int,
-    shard_rows: int = 10_000_000,
+    shard_rows: int = SHARD_ROWS,
 ) -> Header:
     """Write the ids of `rows` into the new folder `folder`, which appears when it is complete; return its header.
 
     `languages` are of the sides, one or two. A row with a sentence of more than `max_length` ids, eos included, is left
     out and counted in `too_long`.
     """
-    sides = (tokenizers.source, tokenizers.target)[: len(languages)]
+    waiting = iter(rows)
+    blocks = iter(lambda: list(islice(waiting, BLOCK_ROWS)), [])
+    encoded = (
+        encode_rows(
+            [list(side) for side in zip(*block, strict=True)],
+            tokenizers=tokenizers,
+            max_length=max_length,
+        )
+        for block in blocks
+    )
+    return write_shards(
+        encoded, folder=folder, tokenizers=tokenizers, languages=languages, shard_rows=shard_rows
+    )
+
+
+def write_shards(
+    blocks: Iterable[EncodedRows],
+    *,
+    folder: str | Path,
+    tokenizers: Tokenizers,
+    languages: tuple[str, ...],
+    shard_rows: int = SHARD_ROWS,
+) -> Header:
+    """Write rows that these tokenizers have made into the new folder `folder`, as `binarize` does."""
+    both = (tokenizers.source, tokenizers.target)[: len(languages)]
+    tokens = np.zeros(len(languages), dtype=np.int64)
+    longest = too_long = 0
+    shards: list[Shard] = []
     with atomic_folder(folder) as new:
-        header = _write_shards(iter(rows), new, sides, languages, max_length, shard_rows)
+        for block in blocks:
+            tokens += block.lengths.sum(axis=0)
+            longest = max(longest, int(block.lengths.max(initial=0)))
+            too_long += block.too_long
+            _append_rows(new, shards, block, shard_rows)
+        sides = tuple(
+            Side(language, tokenizer.vocab_size, tokenizer.fingerprint, number)
+            for language, tokenizer, number in zip(languages, both, tokens.tolist(), strict=True)
+        )
+        header = Header(sides, longest, too_long, tuple(shards))
         write_json(new / HEADER_FILE, asdict(header))
         seal_folder(new)
     return header
 
 
-def _write_shards(
-    rows: Iterator[Row],
-    folder: Path,
-    tokenizers: Sequence[Tokenizer],
-    languages: tuple[str, ...],
-    max_length: int,
-    shard_rows: int,
-) -> Header:
-    totals = _Totals([0] * len(tokenizers))
-    shards: list[Shard] = []
-    chunks = _encoded_chunks(rows, tokenizers, max_length, totals)
-    dtype = _id_type(tokenizer.vocab_size for tokenizer in tokenizers)
-    held: list[list[list[int]]] = next(chunks, [])
-    while held:
-        held, shard = _write_shard(folder, len(shards), held, chunks, shard_rows, dtype)
-        shards.append(shard)
-    sides = tuple(
-        Side(language, tokenizer.vocab_size, tokenizer.fingerprint, tokens)
-        for language, tokenizer, tokens in zip(languages, tokenizers, totals.tokens, strict=True)
-    )
-    return Header(sides, totals.longest, totals.too_long, tuple(shards))
-
-
-def _encoded_chunks(
-    rows: Iterator[Row], tokenizers: Sequence[Tokenizer], max_length: int, totals: _Totals
-) -> Iterator[list[list[list[int]]]]:
-    """Yield lists of rows as ids, each sentence with eos, and count what is in them."""
-    while chunk := list(islice(rows, _CHUNK_ROWS)):
-        sides = [
-            tokenizer.encode(list(sentences))
-            for tokenizer, sentences in zip(tokenizers, zip(*chunk, strict=True), strict=True)
-        ]
-        kept = []
-        for row in zip(*sides, strict=True):
-            lengths = [len(ids) + 1 for ids in row]
-            if max(lengths) > max_length:
-                totals.too_long += 1
-                continue
-            totals.longest = max(totals.longest, *lengths)
-            totals.tokens = [sum(both) for both in zip(totals.tokens, lengths, strict=True)]
-            kept.append([[*ids, EOS] for ids in row])
-        if kept:
-            yield kept
-
-
-def _write_shard(
-    folder: Path,
-    index: int,
-    held: list[list[list[int]]],
-    chunks: Iterator[list[list[list[int]]]],
-    limit: int,
-    dtype: IdType,
-) -> tuple[list[list[list[int]]], Shard]:
-    """Write `held` and further chunks up to `limit` rows; return what is left over, and the shard."""
-    end, count = 0, 0
-    with (
-        open(shard_path(folder, index, "ids"), "wb") as ids_file,
-        open(shard_path(folder, index, "offsets"), "wb") as offsets_file,
-    ):
-        offsets_file.write(np.zeros(1, "<i8").tobytes())
-        while held and count < limit:
-            now, held = held[: limit - count], held[limit - count :]
-            sentences = list(chain.from_iterable(now))
-            offsets = end + np.cumsum([len(sentence) for sentence in sentences])
-            ids_file.write(np.fromiter(chain.from_iterable(sentences), dtype).tobytes())
-            offsets_file.write(offsets.astype("<i8").tobytes())
-            end, count = int(offsets[-1]), count + len(now)
-            held = held or next(chunks, [])
-    return held, Shard(rows=count, ids=end)
-
-
-def _id_type(vocab_sizes: Iterable[int]) -> IdType:
-    return np.dtype("<u2") if max(vocab_sizes) <= 1 << 16 else np.dtype("<u4")
+def _append_rows(folder: Path, shards: list[Shard], rows: EncodedRows, limit: int) -> None:
+    """Write rows behind those that are there, and begin a shard wherever the last one has `limit` rows."""
+    while len(rows.lengths):
+        if not shards or shards[-1].rows == limit:
+            shards.append(Shard(rows=0, ids=0))
+            shard_path(folder, len(shards) - 1, "offsets").write_bytes(np.zeros(1, "<i8").tobytes())
+        last = shards[-1]
+        now, rows = rows[: limit - last.rows], rows[limit - last.rows :]
+        ends = last.ids + np.cumsum(now.lengths)
+        for suffix, numbers in (("ids", now.ids), ("offsets", ends.astype("<i8"))):
+            with open(shard_path(folder, len(shards) - 1, suffix), "ab") as file:
+                file.write(numbers.tobytes())
+        shards[-1] = Shard(last.rows + len(now.lengths), int(ends[-1]))

@@ -1,20 +1,30 @@
-"""Which rows, pairs or single sentences, are fit to learn from, and how many were left out for which reason."""
+"""Which rows, pairs or single sentences, are fit to learn from, and how many were left out for which reason.
 
-import hashlib
-import re
-import unicodedata
+Rows that are unfit by themselves, or because a sentence of theirs is held out, are found block by block, in any
+process; which rows repeat an earlier one is known when all are there (`sorting.py`).
+"""
+
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, compress
+from pathlib import Path
 from typing import Annotated, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from deepnet.config import Section
-from deepnet.data.text import Row
+from deepnet.data.keys import KEY_TYPE, Keys, row_keys, sentence_keys
+from deepnet.data.sorting import KeyIndex, read_records
+from deepnet.data.text import Block, Row, decode_block, joined_lines, line_blocks
 
-_NOT_WORD = re.compile(r"[\W_]+")
 _RATIO_FROM_BYTES = 20
+_MOST_BYTES = 4
+"""Of a character in UTF-8."""
+_NO_KEYS = np.empty((0, 0), KEY_TYPE)
 
 
 class CleaningConfig(Section):
@@ -30,7 +40,7 @@ class CleaningConfig(Section):
     """Most UTF-8 bytes of the longer side per byte of the shorter; pairs of sides under 20 bytes are not asked.
     Of one text there is no ratio."""
     drop_duplicates: bool = True
-    """Keep only the first of equal pairs or lines (needs about 100 bytes of memory for each)."""
+    """Keep only the first of equal pairs or lines."""
     drop_held_out: bool = True
     """Leave out pairs or lines of which a sentence, case and punctuation apart, stands in valid or test."""
 
@@ -43,23 +53,6 @@ class CleaningConfig(Section):
         return self
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """The sentences of valid and test, as `normalise` gives them."""
-
-    sides: tuple[frozenset[str], ...] = ()
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> "HeldOut":
-        """Collect each side of `rows`."""
-        normalised = (map(normalise, row) for row in rows)
-        return cls(tuple(frozenset(side) for side in zip(*normalised, strict=True)))
-
-    def has(self, row: Row) -> bool:
-        """Return whether a sentence of a row is held out."""
-        return any(normalise(s) in side for s, side in zip(row, self.sides, strict=False))
-
-
 @dataclass
 class CleaningCounts:
     """How many rows were read and kept, and how many left out for each reason (the first that applied)."""
@@ -68,52 +61,111 @@ class CleaningCounts:
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: "CleaningCounts") -> None:
+        """Count what another has counted, too."""
+        self.read += other.read
+        self.kept += other.kept
+        self.dropped.update(other.dropped)
+
     def to_dict(self) -> dict[str, object]:
         """Return the counts for a JSON file."""
         return {"read": self.read, "kept": self.kept, "dropped": dict(self.dropped)}
 
 
-def normalise(sentence: str) -> str:
-    """Return the words of a sentence without case, punctuation and Unicode variants, to compare sentences by.
+@dataclass(frozen=True)
+class Cleaning:
+    """What is done with a block of the training part, whichever process does it."""
 
-    A sentence without any word stays as it is.
+    config: CleaningConfig
+    paths: tuple[Path, ...]
+    """The files that the blocks are of, one per side."""
+    held_out: tuple[Path, ...] = ()
+    """Of each side the index of the sentences in valid and test; none where they may stay."""
+    splits: bool = False
+    """Whether the keys of sentences are wanted, to split valid and test off."""
+
+    def __call__(self, block: Block) -> "CleanedBlock":
+        """Return the rows that are fit; raises DataError where a line is not UTF-8."""
+        read = tuple(list(map(str.strip, side)) for side in decode_block(block, self.paths))
+        counts = CleaningCounts(read=block.rows)
+        fit = is_fit(read, self.config, counts=counts)
+        sides = _chosen(read, fit)
+        sentences = _sentence_keys(sides) if self.held_out or self.splits else _NO_KEYS
+        if self.held_out:
+            free = ~_has_any(sentences, self.held_out)
+            if number := int((~free).sum()):
+                counts.dropped["in valid or test"] += number
+            sides, sentences = _chosen(sides, free), sentences[free]
+        counts.kept = len(sides[0])
+        return CleanedBlock(
+            counts=counts,
+            sides=tuple(map(joined_lines, sides)),
+            rows=row_keys(sides) if self.config.drop_duplicates else _NO_KEYS,
+            sentences=sentences if self.splits else _NO_KEYS,
+        )
+
+
+@dataclass(frozen=True)
+class CleanedBlock:
+    """The fit rows of a block."""
+
+    counts: CleaningCounts
+    sides: tuple[bytes, ...]
+    """The sentences of each side, one per line."""
+    rows: Keys
+    """[rows, 2], the same where rows are; empty where duplicates may stay."""
+    sentences: Keys
+    """[rows, sides], the same where sentences are, case and punctuation apart; empty where nothing is split off."""
+
+
+def is_fit(
+    sides: Sequence[Sequence[str]], config: CleaningConfig, *, counts: CleaningCounts
+) -> NDArray[np.bool_]:
+    """Return which rows, given side by side without white space around sentences, are fit by themselves.
+
+    Those that are not are counted.
     """
-    text = unicodedata.normalize("NFKC", sentence).casefold()
-    return _NOT_WORD.sub(" ", text).strip() or sentence.strip()
-
-
-def clean(
-    rows: Iterable[Row],
-    *,
-    config: CleaningConfig,
-    held_out: HeldOut,
-    counts: CleaningCounts,
-) -> Iterator[Row]:
-    """Yield the rows that are fit, without white space around them, and count all in `counts`."""
-    seen: set[bytes] = set()
-    for row in map(_stripped, rows):
-        counts.read += 1
-        reason = _unfit(row, config) or _repeated(row, config, held_out, seen)
+    fit = _is_plainly_fit(sides, config)
+    for index in np.flatnonzero(~fit).tolist():
+        reason = _unfit(tuple(side[index] for side in sides), config)
         if reason:
             counts.dropped[reason] += 1
-            continue
-        counts.kept += 1
-        yield row
+        fit[index] = not reason
+    return fit
+
+
+def index_sentences(files: Sequence[Path], folder: Path) -> Path:
+    """Write an index of the sentences of some files into the new folder `folder`, and return it."""
+    keys = folder.with_suffix(".keys")
+    with keys.open("wb") as file:
+        for lines in chain.from_iterable(map(line_blocks, files)):
+            file.write(sentence_keys(lines).tobytes())
+    total = keys.stat().st_size // KEY_TYPE.itemsize
+    KeyIndex.write(partial(read_records, keys, width=1), folder, total=total, most=1)
+    return folder
 
 
 def drop_empty(rows: Iterable[Row], *, counts: CleaningCounts) -> Iterator[Row]:
     """Yield the rows of a valid or test part: all but those with an empty side, which are counted."""
-    for row in map(_stripped, rows):
+    for row in rows:
+        stripped = tuple(sentence.strip() for sentence in row)
         counts.read += 1
-        if all(row):
+        if all(stripped):
             counts.kept += 1
-            yield row
+            yield stripped
         else:
             counts.dropped["empty"] += 1
 
 
-def _stripped(row: Row) -> Row:
-    return tuple(sentence.strip() for sentence in row)
+def _is_plainly_fit(sides: Sequence[Sequence[str]], config: CleaningConfig) -> NDArray[np.bool_]:
+    """Return which rows are fit by the number of their characters alone: most, and counting those is quick."""
+    lengths = np.array([list(map(len, side)) for side in sides])
+    longest, shortest = lengths.max(axis=0), lengths.min(axis=0)
+    # words are parted by at least one character each
+    words = (longest + 1) // 2 <= config.max_words if config.min_words == 1 else False
+    bytes_at_most = _MOST_BYTES * longest
+    ratio = (bytes_at_most < _RATIO_FROM_BYTES) | (bytes_at_most <= config.max_ratio * shortest)
+    return np.asarray((shortest > 0) & (longest <= config.max_characters) & words & ratio)
 
 
 def _unfit(row: Row, config: CleaningConfig) -> str:
@@ -134,13 +186,15 @@ def _unfit(row: Row, config: CleaningConfig) -> str:
     return ""
 
 
-def _repeated(row: Row, config: CleaningConfig, held_out: HeldOut, seen: set[bytes]) -> str:
-    """Return why the row is unfit because of others, or ""; remembers it as seen."""
-    if config.drop_held_out and held_out.has(row):
-        return "in valid or test"
-    if config.drop_duplicates:
-        key = hashlib.blake2b("\n".join(row).encode(), digest_size=12).digest()
-        if key in seen:
-            return "duplicate"
-        seen.add(key)
-    return ""
+def _chosen(sides: tuple[list[str], ...], mask: NDArray[np.bool_]) -> tuple[list[str], ...]:
+    return sides if mask.all() else tuple(list(compress(side, mask.tolist())) for side in sides)
+
+
+def _sentence_keys(sides: Sequence[list[str]]) -> Keys:
+    return np.stack([sentence_keys(side) for side in sides], axis=1)
+
+
+def _has_any(sentences: Keys, held_out: Sequence[Path]) -> NDArray[np.bool_]:
+    """Return which rows have a sentence that the index of its side has."""
+    sides = zip(sentences.T, held_out, strict=True)
+    return np.asarray(np.any([KeyIndex(folder).has(keys) for keys, folder in sides], axis=0))

@@ -23,6 +23,7 @@ from deepnet.seal import Seal, find_damage, read_json
 
 Ids = NDArray[np.uint16] | NDArray[np.uint32]
 Offsets = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 class TextDataset:
@@ -62,6 +63,25 @@ class TextDataset:
         first = sides * (index - int(self._starts[shard]))
         ends = offsets[first : first + sides + 1].tolist()
         return tuple(ids[start:end] for start, end in pairwise(ends))
+
+    def padded(self, rows: Indices) -> list[tuple[Indices, NDArray[np.bool_]]]:
+        """Return each side of some rows [B, longest], padding behind each sentence, and True where there is none."""
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        of_shards = [(shard, shards == shard) for shard in np.unique(shards).tolist()]
+        ends = np.empty((len(rows), len(self.header.sides) + 1), np.int64)
+        for shard, mine in of_shards:
+            first = len(self.header.sides) * (rows[mine] - self._starts[shard])
+            ends[mine] = self._offsets_of(shard)[first[:, None] + np.arange(ends.shape[1])]
+        sides = []
+        for (start, end), side in zip(pairwise(ends.T), self.header.sides, strict=True):
+            places = start[:, None] + np.arange((end - start).max())
+            real = places < end[:, None]
+            ids = np.full(real.shape, side.pad, dtype=np.int64)
+            for shard, mine in of_shards:
+                chosen = real & mine[:, None]
+                ids[chosen] = self._ids_of(shard)[places[chosen]]
+            sides.append((ids, real))
+        return sides
 
     def lengths(self, start: int = 0, stop: int | None = None) -> tuple[NDArray[np.int64], ...]:
         """Return the lengths of each side, eos included, of rows `start` to `stop`; loads no ids."""

@@ -1,7 +1,7 @@
 """From planned rows to tensors: the micro-batches one process computes, update by update."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from deepnet.data.batching import BatchConfig, count_updates, group_by_length, plan_updates
@@ -19,6 +19,10 @@ class Update:
     """This process's micro-batches."""
     num_tokens: int
     """Tokens to predict of the whole update, over all processes."""
+
+    def pinned(self) -> "Update":
+        """Return the update in pinned memory, which a GPU fetches from by itself; needs CUDA."""
+        return replace(self, batches=tuple(batch.pinned() for batch in self.batches))
 
 
 class UpdateLoader:

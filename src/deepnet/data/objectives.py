@@ -4,8 +4,8 @@ An objective turns rows into what the model reads and what it is to predict. It 
 lengths alone, because a process divides its loss by those of every process, whose batches it never builds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepnet.data.batching import Indices
-from deepnet.data.dataset import Ids, TextDataset
+from deepnet.data.dataset import TextDataset
 from deepnet.data.tokenizer import EOS, UNK
 
 MASKED_SHARE = 0.15
@@ -42,15 +42,22 @@ class Batch:
     """Source tokens that are not padding."""
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch with its tensors on `device`."""
+        """Return the batch with its tensors on `device`; CUDA fetches what is pinned while the caller goes on."""
+        waits = torch.device(device).type != "cuda"
+        return self._changed(lambda tensor: tensor.to(device, non_blocking=not waits))
+
+    def pinned(self) -> "Batch":
+        """Return the batch in pinned memory; needs CUDA."""
+        return self._changed(lambda tensor: tensor.pin_memory())
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         keep, target_in = self.source_keep, self.target_in
-        return Batch(
-            source=self.source.to(device),
-            source_keep=None if keep is None else keep.to(device),
-            target_in=None if target_in is None else target_in.to(device),
-            target_out=self.target_out.to(device),
-            num_tokens=self.num_tokens,
-            num_source_tokens=self.num_source_tokens,
+        return replace(
+            self,
+            source=change(self.source),
+            source_keep=None if keep is None else change(keep),
+            target_in=None if target_in is None else change(target_in),
+            target_out=change(self.target_out),
         )
 
 
@@ -74,7 +81,7 @@ class Translation:
 
     def batch(self, dataset: TextDataset, rows: Indices, *, epoch: int) -> Batch:
         """Return sources, and targets with themselves one place later; every epoch sees the same."""
-        (source, keep), (target, real) = _padded(dataset, rows)
+        (source, keep), (target, real) = dataset.padded(rows)
         return Batch(
             source=torch.from_numpy(source),
             source_keep=None if keep.all() else torch.from_numpy(keep),
@@ -99,7 +106,7 @@ class NextToken:
 
     def batch(self, dataset: TextDataset, rows: Indices, *, epoch: int) -> Batch:
         """Return lines, and themselves one place later; every epoch sees the same."""
-        ((line, real),) = _padded(dataset, rows)
+        ((line, real),) = dataset.padded(rows)
         return Batch(
             source=torch.from_numpy(_shifted(line, EOS)),
             source_keep=None,  # padding follows the tokens, and what follows is hidden anyway
@@ -129,7 +136,7 @@ class MaskedTokens:
 
     def batch(self, dataset: TextDataset, rows: Indices, *, epoch: int) -> Batch:
         """Return lines with tokens masked, and those tokens."""
-        ((line, keep),) = _padded(dataset, rows)
+        ((line, keep),) = dataset.padded(rows)
         chosen = self._choose(keep, rows, epoch)
         tenth = self._bits(_REPLACEMENT, line.shape, rows, epoch) % 10
         masked = np.where(chosen & (tenth < 8), self.mask, line)
@@ -191,23 +198,6 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))
-
-
-def _padded(dataset: TextDataset, rows: Indices) -> list[tuple[Indices, NDArray[np.bool_]]]:
-    """Return each side of some rows [B, longest], padding after each sentence, and True where there is none."""
-    sides = zip(*(dataset[row] for row in rows.tolist()), strict=True)
-    return [
-        _stacked(sentences, pad=side.pad)
-        for sentences, side in zip(sides, dataset.header.sides, strict=True)
-    ]
-
-
-def _stacked(sentences: Sequence[Ids], *, pad: int) -> tuple[Indices, NDArray[np.bool_]]:
-    lengths = np.array([len(sentence) for sentence in sentences])
-    padded = np.full((len(sentences), lengths.max()), pad, dtype=np.int64)
-    for line, sentence in zip(padded, sentences, strict=True):
-        line[: len(sentence)] = sentence
-    return padded, np.arange(padded.shape[1]) < lengths[:, None]
 
 
 def _shifted(target: Indices, first: int) -> Indices:

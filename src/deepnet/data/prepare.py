@@ -30,6 +30,7 @@ from deepnet.data.sources import FILE_FIELDS, DataConfig, Sources, find_sources
 from deepnet.data.steps import FORMAT_VERSION, PARTS, SUMMARY_FILE, Job, run_steps, text_files
 from deepnet.data.text import read_lines, read_rows
 from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, Tokenizers
+from deepnet.data.workers import available_cores
 from deepnet.errors import ConfigError, DataError
 from deepnet.record import atomic_folder
 
@@ -86,11 +87,13 @@ def prepare(
     cache_dir: str | Path,
     report: Report | None = None,
     repeats: PreparedData | None = None,
+    processes: int | None = None,
 ) -> PreparedData:
     """Return the preparation of this text under these settings, from `cache_dir` or made now.
 
-    Raises ConfigError or DataError when the text or the settings cannot be used, or would give another preparation than
-    the one that this `repeats`; nothing is left behind then.
+    It is made in `processes`, one per core unless told otherwise, whose number changes no byte of it. Raises
+    ConfigError or DataError when the text or the settings cannot be used, or would give another preparation than the
+    one that this `repeats`; nothing is left behind then.
     """
     report = report or _say_nothing
     cache = Path(cache_dir)
@@ -105,7 +108,10 @@ def prepare(
     cached = folder is not None
     if folder is None:
         folder = cache / f"{sources.name}-{key}"
-        _make(Job(config, cleaning, tokenizer, sources, folder, report), inputs)
+        job = Job(
+            config, cleaning, tokenizer, sources, folder, report, processes or available_cores()
+        )
+        _make(job, inputs)
     prepared = open_prepared(folder, cached=cached)
     if cached:
         report_found(prepared, config.unit, report)

@@ -2,96 +2,132 @@
 
 Rows that share a sentence on one side, case and punctuation apart, form a group (and so do groups that share one); a
 group is never divided. Which groups are held out depends on a hash of their sentences, not on their order.
+
+Groups are taken in the order of their lowest source key, mixed. So only the few that come first are ever put together,
+row by row, from indexes on disk; a group is given up as soon as it has a lower key or too many rows.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deepnet.data.cleaning import normalise
-from deepnet.data.text import Row
+from deepnet.data.keys import KEY_TYPE, Keys
+from deepnet.data.mapping import map_file
+from deepnet.data.sorting import BLOCK_RECORDS, KeyIndex, Records, read_records, sort_records
 from deepnet.errors import DataError
 
 TRAIN = -1
+LEFT_OUT = -2
+"""The part of a row that is in none."""
+Parts = NDArray[np.int8]
+"""Of each row the part it belongs to."""
 _MOST_OF_CORPUS = 20  # a held-out part is at most one such share of the corpus
 _MOST_OF_PART = 10  # and a group at most one such share of the part
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying permutes the 64-bit numbers
 
 
 def split_by_hash(
-    rows: Iterable[Row], *, wanted: Mapping[str, int], sides: Sequence[str] = ("source", "target")
-) -> NDArray[np.int8]:
-    """Return for each row the index in `wanted` (part -> number of rows) of the part it belongs to, or TRAIN.
+    sentences: Path,
+    parts: Parts,
+    *,
+    wanted: Mapping[str, int],
+    sides: Sequence[str] = ("source", "target"),
+) -> dict[str, int]:
+    """Give rows of TRAIN to the parts that are `wanted` (part -> number of rows); return how many each gets.
 
-    A part gets at most the rows wanted and at most a twentieth of the corpus. `sides` are the names of a row's
-    sentences. Raises DataError when nothing can be held out. Memory: about 50 bytes per row.
+    `sentences` is a file of the rows' keys [rows, sides], beside which others are made for a while; `parts` then has
+    the index in `wanted`. A part gets at most the rows wanted and at most a twentieth of TRAIN. `sides` are the names
+    of a row's sentences. Raises DataError when nothing can be held out. Memory does not grow with the rows.
     """
-    sentences = (sentence for row in rows for sentence in row)
-    hashes = np.fromiter(map(_hash, sentences), dtype=np.uint64).reshape(-1, len(sides))
-    if len(hashes) == 0:
+    total = _count_train(parts)
+    if not total:
         raise DataError("there are no sentences to split valid and test off; give more text")
-    groups = _connect(hashes)
-    order, sizes = _shuffle_groups(groups, hashes[:, 0])
-    parts = np.full(len(groups), TRAIN, dtype=np.int8)
-    start = 0
-    for index, (name, number) in enumerate(wanted.items()):
-        limit = min(number, len(groups) // _MOST_OF_CORPUS)
-        chosen, start = _choose(order, sizes, start, limit)
-        if not chosen:
+    limits = [min(number, total // _MOST_OF_CORPUS) for number in wanted.values()]
+    groups = _Groups.read(sentences, parts, total, len(sides), max(map(_largest_group, limits)))
+    waiting = groups.in_order()
+    sizes = {}
+    for index, (name, limit) in enumerate(zip(wanted, limits, strict=True)):
+        size = 0
+        while size < limit and (group := next(waiting, None)):
+            if len(group) <= min(limit - size, _largest_group(limit)):
+                parts[group] = index
+                size += len(group)
+        if not size:
             raise DataError(
-                f"cannot split a {name} part off {len(groups):,} lines: they are too few or share too many "
+                f"cannot split a {name} part off {total:,} lines: they are too few or share too many "
                 f"sentences; give files of your own in {' and '.join(f'data.{name}_{s}' for s in sides)}"
             )
-        parts[np.isin(groups, chosen)] = index
-    return parts
+        sizes[name] = size
+    return sizes
 
 
-def _hash(sentence: str) -> int:
-    digest = hashlib.blake2b(normalise(sentence).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+@dataclass(frozen=True)
+class _Groups:
+    """Rows of TRAIN that belong together."""
+
+    keys: Keys
+    """[rows, sides]"""
+    indexes: tuple[KeyIndex, ...]
+    """The rows of each key of a side, one more than the largest group has where there are so many."""
+    largest: int
+    """Rows of the largest group that may be held out."""
+    order: Iterator[Records]
+    """The first row of each source key, by the key, mixed: the lowest key of a large group is low."""
+
+    @classmethod
+    def read(cls, sentences: Path, parts: Parts, total: int, sides: int, largest: int) -> "_Groups":
+        reads = [partial(_train_records, sentences, parts, sides, side) for side in range(sides)]
+        indexes = [
+            KeyIndex.write(read, sentences.with_name(f"side{side}"), total=total, most=largest + 1)
+            for side, read in enumerate(reads)
+        ]
+        order = sort_records(
+            lambda: map(_mixed, reads[0]()),
+            total=total,
+            most=1,
+            work=sentences.with_name("order"),
+        )
+        keys = map_file(sentences, KEY_TYPE).reshape(-1, sides)
+        return cls(keys, tuple(indexes), largest, order)
+
+    def in_order(self) -> Iterator[list[int]]:
+        """Yield the groups that are not too large, in an order given by their sentences alone."""
+        for records in self.order:
+            for row in records[:, 1].tolist():
+                if group := self._led_by(row):
+                    yield group
+
+    def _led_by(self, row: int) -> list[int]:
+        """Return the rows connected to one; none where one has a lower source key, or where they are too many."""
+        lowest = self.keys[row, 0]
+        group, waiting = {row}, [row]
+        while waiting:
+            for key, index in zip(self.keys[waiting.pop()], self.indexes, strict=True):
+                new = set(index.find(key)) - group
+                group |= new
+                waiting += new
+                if len(group) > self.largest or any(self.keys[other, 0] < lowest for other in new):
+                    return []
+        return list(group)
 
 
-def _connect(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return for each row the lowest index among all rows connected to it by equal sentences."""
-    sides = [np.unique(side, return_inverse=True)[1] for side in hashes.T]
-    labels = np.arange(len(hashes))
-    while True:
-        before = labels
-        for side in sides:
-            lowest = np.full(len(labels), len(labels))
-            np.minimum.at(lowest, side, labels)
-            labels = lowest[side]
-        labels = labels[
-            labels
-        ]  # what a row's label has learnt, the row learns too: long chains close fast
-        if np.array_equal(before, labels):
-            return labels
+def _largest_group(limit: int) -> int:
+    return max(limit // _MOST_OF_PART, 1)
 
 
-def _shuffle_groups(
-    groups: NDArray[np.int64], hashes: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the groups in an order given by their sentences alone, and the size of each."""
-    names, inverse, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    lowest = np.full(len(names), np.iinfo(np.uint64).max, dtype=np.uint64)
-    np.minimum.at(lowest, inverse, hashes)
-    order = np.argsort(
-        lowest * _MIX, kind="stable"
-    )  # mixed: the lowest hash of a large group is low
-    return names[order], sizes[order]
+def _count_train(parts: Parts) -> int:
+    blocks = range(0, len(parts), BLOCK_RECORDS)
+    return sum(int((parts[first : first + BLOCK_RECORDS] == TRAIN).sum()) for first in blocks)
 
 
-def _choose(
-    order: NDArray[np.int64], sizes: NDArray[np.int64], start: int, limit: int
-) -> tuple[list[int], int]:
-    """Take groups from `start` on until `limit` rows are reached; large ones stay in train."""
-    chosen, room, index = [], limit, start
-    largest = max(limit // _MOST_OF_PART, 1)
-    while room > 0 and index < len(order):
-        if sizes[index] <= min(room, largest):
-            chosen.append(int(order[index]))
-            room -= int(sizes[index])
-        index += 1
-    return chosen, index
+def _train_records(sentences: Path, parts: Parts, sides: int, side: int) -> Iterator[Records]:
+    for records in read_records(sentences, width=sides, column=side):
+        yield records[parts[records[:, -1].astype(np.int64)] == TRAIN]
+
+
+def _mixed(records: Records) -> Records:
+    return records * np.array([_MIX, 1], dtype=KEY_TYPE)

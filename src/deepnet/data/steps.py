@@ -1,26 +1,29 @@
-"""The steps of one preparation, in order; each reads what the one before it wrote."""
+"""The steps of one preparation, in order; each reads what the one before it wrote.
 
+The training part goes through in two passes of blocks, which any process works on: one cleans the text and writes it
+down with keys of its rows and sentences, one makes ids of it. Between them the keys alone say which rows repeat others
+and which are split off. Results come in the order of the text, so that the number of processes decides nothing.
+"""
+
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from deepnet.data.binarize import Header, binarize
+from deepnet.data.binarize import Header, binarize, write_shards
 from deepnet.data.cleaning import (
+    Cleaning,
     CleaningConfig,
     CleaningCounts,
-    HeldOut,
-    clean,
     drop_empty,
+    index_sentences,
 )
 from deepnet.data.sources import DataConfig, Sources
-from deepnet.data.split import TRAIN, split_by_hash
 from deepnet.data.text import Row, read_rows, write_rows
 from deepnet.data.tokenizer import TokenizerConfig, Tokenizers, make_tokenizers
+from deepnet.data.train_text import TrainText
+from deepnet.data.workers import Workers
 from deepnet.errors import DataError
 from deepnet.record import write_json
 
@@ -39,27 +42,32 @@ class Job:
     sources: Sources
     folder: Path
     report: Callable[[str], None]
+    processes: int
 
     def text(self, part: str) -> list[Path]:
-        """Return where the sentences of a part are kept as text, one file per side."""
+        """Return where the sentences of a held-out part are kept as text, one file per side."""
         return text_files(self.folder, part, self.config.languages)
 
     def rows(self, part: str) -> Iterator[Row]:
         """Yield the rows of a part kept as text."""
         return read_rows(self.text(part))
 
+    @property
+    def work(self) -> Path:
+        """The folder of what is needed while the job is being done."""
+        return self.folder / "work"
+
 
 def run_steps(job: Job, inputs: Mapping[str, Mapping[str, str]]) -> None:
-    """Fill `job.folder`: held-out text, cleaned train, tokenizer, shards, summary; raises DataError as they do."""
+    """Fill `job.folder`: held-out text, tokenizer, shards, summary; raises DataError as the steps do."""
     start = time.monotonic()
+    job.work.mkdir()
     counts = {part: _keep_held_out(job, part) for part in PARTS[1:] if part in job.sources.parts}
-    counts["train"] = _clean_train(job, list(counts))
     missing = [part for part in PARTS[1:] if part not in counts]
-    num_train = _split_off(job, missing) if missing else counts["train"].kept
-    tokenizers = _make_tokenizers(job, num_train)
-    headers = {part: _binarize(job, part, tokenizers) for part in PARTS}
-    for path in job.text("train"):
-        path.unlink()
+    counts["train"], tokenizers, header = _prepare_train(job, list(counts), missing)
+    headers = {"train": header}
+    headers |= {part: _binarize(job, part, tokenizers) for part in PARTS[1:]}
+    shutil.rmtree(job.work)
     done = {
         "counts": {part: count.to_dict() for part, count in counts.items()},
         "split_off": missing,
@@ -94,16 +102,29 @@ def _keep_held_out(job: Job, part: str) -> CleaningCounts:
     return counts
 
 
-def _clean_train(job: Job, held_out_parts: list[str]) -> CleaningCounts:
+def _prepare_train(
+    job: Job, given: list[str], missing: list[str]
+) -> tuple[CleaningCounts, Tokenizers, Header]:
+    """Make the training part and tokenizers; its files are closed afterwards, so that they can be removed anywhere."""
+    with Workers(job.processes) as workers:
+        train = _clean_train(job, given, workers)
+        num_train = _split_off(job, train, missing)
+        tokenizers = _make_tokenizers(job, train, num_train)
+        header = _binarize_train(job, train, missing, tokenizers, workers)
+        return train.counts, tokenizers, header
+
+
+def _clean_train(job: Job, held_out: list[str], workers: Workers) -> TrainText:
     given = job.sources.parts["train"]
-    counts = CleaningCounts()
-    rows = clean(
-        read_rows(given),
-        config=job.cleaning,
-        held_out=HeldOut.of(row for part in held_out_parts for row in job.rows(part)),
-        counts=counts,
+    train = TrainText(job.work, job.config.sides)
+    cleaning = Cleaning(
+        job.cleaning,
+        given,
+        held_out=_index_held_out(job, held_out) if job.cleaning.drop_held_out else (),
+        splits=len(held_out) < len(PARTS[1:]),
     )
-    write_rows(rows, job.text("train"))
+    train.clean(cleaning, workers)
+    counts = train.counts
     job.report(f"train: {_describe(job, counts)}")
     if not counts.kept:
         advice = "check that the files belong together, or " if len(given) > 1 else ""
@@ -111,30 +132,30 @@ def _clean_train(job: Job, held_out_parts: list[str]) -> CleaningCounts:
             f"cleaning leaves none of the {counts.read:,} {job.config.unit} of {_names(given)} "
             f"({_reasons(counts)}); {advice}loosen [cleaning]"
         )
-    return counts
+    return train
 
 
-def _split_off(job: Job, missing: list[str]) -> int:
-    """Move rows from train to the parts that were not given; return how many stay in train."""
-    wanted = {"valid": job.config.valid_pairs, "test": job.config.test_pairs}
-    parts = split_by_hash(
-        job.rows("train"), wanted={part: wanted[part] for part in missing}, sides=job.config.sides
+def _index_held_out(job: Job, parts: Sequence[str]) -> tuple[Path, ...]:
+    """Write an index of the held-out sentences of each side; none where no part is given."""
+    files = zip(*(job.text(part) for part in parts), strict=True)
+    folders = [job.work / f"held_out_{side}" for side in job.config.sides]
+    return tuple(
+        index_sentences(side, folder) for side, folder in zip(files, folders, strict=bool(parts))
     )
-    for index, part in enumerate(missing):
-        number = write_rows(_chosen(job, parts == index), job.text(part))
+
+
+def _split_off(job: Job, train: TrainText, missing: Sequence[str]) -> int:
+    """Take the parts that were not given out of train; return how many rows stay in it."""
+    wanted = {"valid": job.config.valid_pairs, "test": job.config.test_pairs}
+    sizes = train.split_off({part: wanted[part] for part in missing}) if missing else {}
+    for part, number in sizes.items():
         job.report(f"{part}: {number:,} {job.config.unit} split off train")
-    number = write_rows(_chosen(job, parts == TRAIN), job.text("rest"))
-    for rest, train in zip(job.text("rest"), job.text("train"), strict=True):
-        rest.replace(train)
-    return number
+    return train.counts.kept - sum(sizes.values())
 
 
-def _chosen(job: Job, mask: NDArray[np.bool_]) -> Iterator[Row]:
-    return compress(job.rows("train"), mask)
-
-
-def _make_tokenizers(job: Job, num_train: int) -> Tokenizers:
-    tokenizers = make_tokenizers(job.text("train"), num_lines=num_train, config=job.tokenizer)
+def _make_tokenizers(job: Job, train: TrainText, num_train: int) -> Tokenizers:
+    texts = [train.sentences(side) for side in range(len(job.config.sides))]
+    tokenizers = make_tokenizers(texts, num_lines=num_train, config=job.tokenizer)
     tokenizers.save(job.folder)
     origin = (
         "given" if job.tokenizer.source_model else f"trained on {num_train:,} {job.config.unit}"
@@ -146,6 +167,21 @@ def _make_tokenizers(job: Job, num_train: int) -> Tokenizers:
     return tokenizers
 
 
+def _binarize_train(
+    job: Job, train: TrainText, split_off: Sequence[str], tokenizers: Tokenizers, workers: Workers
+) -> Header:
+    """Make ids of the rows to train on, and keep as text those of the parts that were split off."""
+    rows = train.encode(
+        tokenizers,
+        max_length=job.config.max_sentence_tokens,
+        held_out=[job.text(part) for part in split_off],
+        workers=workers,
+    )
+    folder, languages = job.folder / "train", job.config.languages
+    header = write_shards(rows, folder=folder, tokenizers=tokenizers, languages=languages)
+    return _checked(job, "train", header)
+
+
 def _binarize(job: Job, part: str, tokenizers: Tokenizers) -> Header:
     header = binarize(
         job.rows(part),
@@ -154,6 +190,11 @@ def _binarize(job: Job, part: str, tokenizers: Tokenizers) -> Header:
         languages=job.config.languages,
         max_length=job.config.max_sentence_tokens,
     )
+    return _checked(job, part, header)
+
+
+def _checked(job: Job, part: str, header: Header) -> Header:
+    """Say how large a part is; raises DataError where it has no row."""
     longer = f"; {header.too_long:,} longer than {job.config.max_sentence_tokens} left out"
     tokens = " + ".join(f"{side.tokens:,}" for side in header.sides)
     job.report(

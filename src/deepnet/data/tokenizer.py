@@ -20,7 +20,6 @@ import sentencepiece
 from pydantic import Field, model_validator
 
 from deepnet.config import Section
-from deepnet.data.text import read_lines
 from deepnet.errors import DataError
 from deepnet.seal import read_regular
 
@@ -125,9 +124,14 @@ class Tokenizer:
         """Return the piece of every id except padding, in the order of the ids."""
         return ["</s>" if i < 0 else self._processor.id_to_piece(i) for i in self._theirs]
 
-    def encode(self, lines: list[str]) -> list[list[int]]:
-        """Return the ids of each line, without eos."""
-        encoded: list[list[int]] = self._processor.encode(lines, out_type=int)
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
+        """Go to another process as the model alone."""
+        return Tokenizer, (self.model,)
+
+    def encode(self, lines: list[str], *, num_threads: int | None = None) -> list[list[int]]:
+        """Return the ids of each line, without eos; in one thread per core unless told otherwise."""
+        threads = -1 if num_threads is None else num_threads
+        encoded: list[list[int]] = self._processor.encode(lines, out_type=int, num_threads=threads)
         if self._same_ids:
             return encoded
         return [[self._ours[i] for i in ids] for ids in encoded]
@@ -201,12 +205,13 @@ def model_files(folder: str | Path) -> tuple[Path, ...]:
 
 
 def make_tokenizers(
-    files: Sequence[str | Path], *, num_lines: int, config: TokenizerConfig
+    texts: Sequence[Iterable[str]], *, num_lines: int, config: TokenizerConfig
 ) -> Tokenizers:
-    """Load the models named by `config`, or train them on the files, one per side, of `num_lines` lines each.
+    """Load the models named by `config`, or train them on the texts, one per side, of `num_lines` lines each.
 
-    A model trained on one file alone has the piece for a masked token, and serves as both. Raises DataError when a
-    model cannot be read, or when the text is too small for the vocabulary.
+    A text is read once, and not before the one in front of it. A model trained on one text alone has the piece for a
+    masked token, and serves as both. Raises DataError when a model cannot be read, or when the text is too small for
+    the vocabulary.
     """
     if config.source_model:
         left = Tokenizer.load(config.source_model)
@@ -214,11 +219,10 @@ def make_tokenizers(
             left, Tokenizer.load(config.target_model) if config.target_model else left
         )
     samples = [
-        evenly_spaced(read_lines(file), total=num_lines, at_most=config.sample_lines)
-        for file in files
+        evenly_spaced(lines, total=num_lines, at_most=config.sample_lines) for lines in texts
     ]
-    if len(files) == 1 or config.shared:
-        mask = (MASK_PIECE,) if len(files) == 1 else ()
+    if len(texts) == 1 or config.shared:
+        mask = (MASK_PIECE,) if len(texts) == 1 else ()
         joint = train_tokenizer(chain(*samples), config=config, control_symbols=mask)
         return Tokenizers(joint, joint)
     return Tokenizers(*(train_tokenizer(lines, config=config) for lines in samples))

@@ -28,8 +28,9 @@ def prepare_data(
     cache: Path = CACHE,
     report: Report | None = None,
     repeats: PreparedData | None = None,
+    processes: int | None = None,
 ) -> PreparedData:
-    """Return the recipe's text as ids, from `cache` where it was prepared before; `repeats` as in `prepare`."""
+    """Return the recipe's text as ids, from `cache` where it was prepared before; the rest as in `prepare`."""
     return prepare(
         recipe.data,
         cleaning=recipe.cleaning,
@@ -37,6 +38,7 @@ def prepare_data(
         cache_dir=cache,
         report=report,
         repeats=repeats,
+        processes=processes,
     )
 
 

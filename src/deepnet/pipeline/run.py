@@ -1,5 +1,6 @@
 """A whole run: prepare, train, bundle, score the test part."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from deepnet.config import build
+from deepnet.data.prefetch import Prefetched
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
@@ -95,7 +97,10 @@ def run_recipe(
         )
         recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
         prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
-        data = _prepare(partial(prepare, recipe, cache=cache), ranks, report)
+        is_first = os.environ.get("LOCAL_RANK") == "0"  # torchrun's number on this node
+        data = prepare_once(
+            partial(prepare, recipe, cache=cache), ranks, report, is_first_of_node=is_first
+        )
         if not resume:
             size = sized_model(recipe.model, data.tokenizers).vocab_size
             recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
@@ -150,10 +155,15 @@ def _asked_for(
     return with_vocabulary_of(recipe, start_from, trust_code), Path(start_from).resolve()
 
 
-def _prepare(prepare: Callable[..., PreparedData], ranks: Ranks, report: Report) -> PreparedData:
-    """Prepare on the writer first; the other ranks then find what it prepared."""
+def prepare_once(
+    prepare: Callable[..., PreparedData], ranks: Ranks, report: Report, *, is_first_of_node: bool
+) -> PreparedData:
+    """Prepare on the writer, then once on each node that does not see its disk; all then find what was prepared."""
     if ranks.is_writer:
         prepare(report=report)
+    ranks.wait()
+    if is_first_of_node:
+        prepare()
     ranks.wait()
     return prepare()
 
@@ -246,31 +256,33 @@ def _train(
     )
     loss = token_loss(label_smoothing=recipe.training.label_smoothing)
     whole = make_loader(recipe, data)
-    return train_loop(
-        model,
-        loader=make_loader(recipe, data, rank=ranks.rank, world_size=ranks.world_size),
-        loss=loss,
-        run=run,
-        training=recipe.training,
-        optimizer=recipe.optimizer,
-        schedule=recipe.schedule,
-        validate=make_validation(
-            recipe, data, device=ranks.device, precision=precision, tokenization=tokenization
-        ),
-        prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
-        after_update=partial(follow_update, model.scheme),
-        policies=parameter_policies(model),
-        blocks=[layer for stack in model.stacks() for layer in stack.layers],
-        precision=precision,
-        ranks=ranks,
-        sinks=sinks,
-        on_incident=[lambda incident: report(format_incident(incident))],
-        guard=recipe.guard,
-        probing=_probing(recipe, data, precision, ranks.device),
-        settings=_settings(recipe, run, data),
-        resume=resume,
-        on_resume=partial(_describe_again, run, recipe, tokenization),
-    )
+    mine = make_loader(recipe, data, rank=ranks.rank, world_size=ranks.world_size)
+    with Prefetched(mine, pinned=ranks.device.type == "cuda") as ahead:
+        return train_loop(
+            model,
+            loader=ahead,
+            loss=loss,
+            run=run,
+            training=recipe.training,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule,
+            validate=make_validation(
+                recipe, data, device=ranks.device, precision=precision, tokenization=tokenization
+            ),
+            prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
+            after_update=partial(follow_update, model.scheme),
+            policies=parameter_policies(model),
+            blocks=[layer for stack in model.stacks() for layer in stack.layers],
+            precision=precision,
+            ranks=ranks,
+            sinks=sinks,
+            on_incident=[lambda incident: report(format_incident(incident))],
+            guard=recipe.guard,
+            probing=_probing(recipe, data, precision, ranks.device),
+            settings=_settings(recipe, run, data),
+            resume=resume,
+            on_resume=partial(_describe_again, run, recipe, tokenization),
+        )
 
 
 def _probing(

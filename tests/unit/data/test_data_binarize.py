@@ -46,6 +46,20 @@ def test_what_goes_in_comes_out(tmp_path, tokenizers, shard_rows):
         assert tokenizers.target.decode([target_ids.tolist()]) == [target]
 
 
+@pytest.mark.parametrize("shard_rows", [1, 7, 1000])
+def test_rows_of_any_shards_are_padded_together(tmp_path, tokenizers, shard_rows):
+    _binarize(tmp_path / "x", tokenizers, shard_rows=shard_rows)
+    dataset = TextDataset(tmp_path / "x")
+    rows = [24, 3, 0, 3, 17, 8]
+    for side, (ids, real) in enumerate(dataset.padded(np.array(rows))):
+        sentences = [dataset[row][side].tolist() for row in rows]
+        longest = max(map(len, sentences))
+        pad = dataset.header.sides[side].pad
+        assert ids.dtype == np.int64
+        assert ids.tolist() == [ids + [pad] * (longest - len(ids)) for ids in sentences]
+        assert real.sum(axis=1).tolist() == [len(ids) for ids in sentences]
+
+
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, None), (0, 25), (6, 8), (7, 7), (13, 99), (24, 25)]
 )

@@ -3,6 +3,9 @@ import gc
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -15,6 +18,7 @@ from deepnet.data.sources import DataConfig
 from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError, DataError
 
+SIDES = (("source", "de"), ("target", "en"))
 NOUNS = [
     "Hund",
     "Baum",
@@ -278,7 +282,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     _write(tmp_path, "train", _pairs())
-    monkeypatch.setattr(steps, "write_rows", full)
+    monkeypatch.setattr(steps.TrainText, "clean", full)
     with pytest.raises(DataError, match=r"cannot write prepared data .*No space left"):
         _prepare(_config(tmp_path), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
@@ -343,3 +347,33 @@ def test_the_held_out_rows_of_text_alone_are_those_that_were_prepared(tmp_path, 
     assert list((tmp_path / "temporary").iterdir()) == []
     with pytest.raises(DataError, match="no prepared text"):
         kept.dataset("train")
+
+
+def test_sigterm_ends_the_processes_too_and_leaves_nothing(tmp_path):
+    """Sent when the first of them have begun to compute."""
+    _write(tmp_path, "train", _pairs(size=5000))
+    options = {f"train_{side}": str(tmp_path / f"train.{lang}") for side, lang in SIDES}
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from deepnet.data.cleaning import CleaningConfig\n"
+        "from deepnet.data.prepare import prepare\n"
+        "from deepnet.data.sources import DataConfig\n"
+        "from deepnet.data.tokenizer import TokenizerConfig\n"
+        "from deepnet.data import text, workers\n"
+        "text.BLOCK_ROWS = 50\n"
+        "start = workers.Workers._start\n"
+        "def started(self, number):\n"
+        "    if not self._processes:\n"
+        "        start(self, number)\n"
+        "        print(*(process._process.pid for process in self._processes), flush=True)\n"
+        "workers.Workers._start = started\n"
+        f"prepare(DataConfig(**{options}), cleaning=CleaningConfig(), tokenizer=TokenizerConfig(), "
+        f"cache_dir={str(tmp_path / 'cache')!r}, processes=2)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert len(pids) == 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []

@@ -2,7 +2,16 @@ import gzip
 
 import pytest
 
-from deepnet.data.text import decode_lines, read_lines, read_pairs, write_rows
+from deepnet.data import text
+from deepnet.data.text import (
+    decode_block,
+    decode_lines,
+    read_blocks,
+    read_lines,
+    read_pairs,
+    read_rows,
+    write_rows,
+)
 from deepnet.errors import DataError
 
 
@@ -65,3 +74,49 @@ def test_decode_lines_names_the_stream(tmp_path):
     path = _write(tmp_path / "x", b"\xff\n")
     with path.open("rb") as stream, pytest.raises(DataError, match="inner, line 1"):
         list(decode_lines(stream, name="inner"))
+
+
+@pytest.fixture(params=[(1, 1 << 20), (2, 1 << 20), (1000, 1), (1000, 1 << 20)])
+def block_size(request, monkeypatch):
+    rows, size = request.param
+    monkeypatch.setattr(text, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(text, "BLOCK_BYTES", size)
+    monkeypatch.setattr(text, "_RUN_ROWS", 3)
+    return request.param
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_blocks_have_the_rows(tmp_path, block_size, end):
+    left = _write(tmp_path / "a", "\ufeffone\r\n\ntwo\u2028still\r\r\n\x85\nlast".encode() + end)
+    right = _write(tmp_path / "b.gz", gzip.compress(b"1\n2\n3\n4\n\xef\xbb\xbf5" + end))
+    blocks = list(read_blocks([left, right]))
+    rows = [
+        row for block in blocks for row in zip(*decode_block(block, [left, right]), strict=True)
+    ]
+    assert rows == list(read_rows([left, right]))
+    assert len(rows) == 5
+    assert [block.first for block in blocks] == [
+        sum(block.rows for block in blocks[:index]) for index in range(len(blocks))
+    ]
+    assert max(block.rows for block in blocks) <= (block_size[0] if block_size[1] > 1 else 3)
+
+
+@pytest.mark.parametrize(("source", "target"), [(3, 5), (7, 3), (0, 1)])
+def test_blocks_of_different_lengths_give_both_counts(tmp_path, block_size, source, target):
+    paths = [_write(tmp_path / "s", b"x\n" * source), _write(tmp_path / "t", b"y\n" * target)]
+    with pytest.raises(DataError, match=rf"s has {source} lines and .*t has {target};"):
+        list(read_blocks(paths))
+
+
+def test_what_is_not_utf8_in_a_block_names_file_line_and_byte(tmp_path, block_size):
+    paths = [
+        _write(tmp_path / "fine", b"1\n2\n3\n4\n5\n"),
+        _write(tmp_path / "latin.txt", b"one\ntwo\nthree\nGr\xfc\xdfe\nfive\n"),
+    ]
+    with pytest.raises(DataError, match=r"latin\.txt, line 4: byte 3 .*0xfc.* not UTF-8"):
+        [decode_block(block, paths) for block in read_blocks(paths)]
+
+
+def test_blocks_of_empty_files_are_refused(tmp_path):
+    with pytest.raises(DataError, match="s is empty"):
+        list(read_blocks([_write(tmp_path / "s", b"")]))
