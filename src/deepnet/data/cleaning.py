@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from deepnet.config import Section
 from deepnet.data.keys import KEY_TYPE, Keys, row_keys, sentence_keys
-from deepnet.data.sorting import KeyIndex, read_records
+from deepnet.data.sorting import KeyIndex, is_known, read_records
 from deepnet.data.text import Block, Row, decode_block, joined_lines, line_blocks
 
 _RATIO_FROM_BYTES = 20
@@ -197,4 +197,4 @@ def _sentence_keys(sides: Sequence[list[str]]) -> Keys:
 def _has_any(sentences: Keys, held_out: Sequence[Path]) -> NDArray[np.bool_]:
     """Return which rows have a sentence that the index of its side has."""
     sides = zip(sentences.T, held_out, strict=True)
-    return np.asarray(np.any([KeyIndex(folder).has(keys) for keys, folder in sides], axis=0))
+    return np.asarray(np.any([is_known(keys, folder) for keys, folder in sides], axis=0))

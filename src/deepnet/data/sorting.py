@@ -4,6 +4,9 @@ A record is a key, of one number or more, and the number of its row. Keys are ha
 them evenly; a key that many rows have is in one bucket with all of them, which is why a bucket is read in blocks.
 """
 
+import os
+import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -56,13 +59,28 @@ def sort_records(read: ReadRecords, *, total: int, most: int, work: Path) -> Ite
             yield kept
 
 
+class NumbersOnDisk:
+    """Numbers of a file, of which a few are read at a time: mapped they would count as memory of the process."""
+
+    def __init__(self, path: Path):
+        """Open a file that is not written any more."""
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+        self.count = os.fstat(self._descriptor).st_size // KEY_TYPE.itemsize
+
+    def read(self, first: int, count: int) -> NDArray[np.uint64]:
+        """Return `count` numbers from the `first`-th on, fewer at the end of the file."""
+        size = KEY_TYPE.itemsize
+        return np.frombuffer(os.pread(self._descriptor, count * size, first * size), KEY_TYPE)
+
+
 class KeyIndex:
     """Which rows have a key of one number: sorted on disk, and looked up there."""
 
-    def __init__(self, folder: Path):
-        """Open what `write` has written."""
-        self.keys: Keys = map_file(folder / "keys", KEY_TYPE)
-        self.rows: NDArray[np.uint64] = map_file(folder / "rows", KEY_TYPE)
+    def __init__(self, folder: Path, *, most: int):
+        """Open what `write` has written with the same `most`."""
+        self._keys, self._rows = NumbersOnDisk(folder / "keys"), NumbersOnDisk(folder / "rows")
+        self._most = most
 
     @classmethod
     def write(cls, read: ReadRecords, folder: Path, *, total: int, most: int) -> "KeyIndex":
@@ -72,18 +90,22 @@ class KeyIndex:
             for records in sort_records(read, total=total, most=most, work=folder / "buckets"):
                 keys.write(records[:, 0].tobytes())
                 rows.write(records[:, 1].tobytes())
-        return cls(folder)
+        return cls(folder, most=most)
 
-    def find(self, key: np.uint64) -> list[int]:
+    def find(self, key: int) -> list[int]:
         """Return the rows with a key, in ascending order."""
-        first, last = (int(np.searchsorted(self.keys, key, side)) for side in ("left", "right"))
-        rows: list[int] = self.rows[first:last].tolist()
+        places = range(self._keys.count)
+        first = bisect_left(places, key, key=lambda place: int(self._keys.read(place, 1)[0]))
+        number = int((self._keys.read(first, self._most) == key).sum())
+        rows: list[int] = self._rows.read(first, number).tolist()
         return rows
 
-    def has(self, keys: Keys) -> NDArray[np.bool_]:
-        """Return which keys some row has."""
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.asarray(self.keys[places] == keys)
+
+def is_known(keys: Keys, folder: Path) -> NDArray[np.bool_]:
+    """Return which keys the index in a folder has."""
+    known = map_file(folder / "keys", KEY_TYPE)
+    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.asarray(known[places] == keys)
 
 
 def _ranked(records: Records) -> tuple[Records, NDArray[np.int64]]:

@@ -15,9 +15,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from deepnet.data.keys import KEY_TYPE, Keys
-from deepnet.data.mapping import map_file
-from deepnet.data.sorting import BLOCK_RECORDS, KeyIndex, Records, read_records, sort_records
+from deepnet.data.keys import KEY_TYPE
+from deepnet.data.sorting import (
+    BLOCK_RECORDS,
+    KeyIndex,
+    NumbersOnDisk,
+    Records,
+    read_records,
+    sort_records,
+)
 from deepnet.errors import DataError
 
 TRAIN = -1
@@ -69,7 +75,7 @@ def split_by_hash(
 class _Groups:
     """Rows of TRAIN that belong together."""
 
-    keys: Keys
+    keys: NumbersOnDisk
     """[rows, sides]"""
     indexes: tuple[KeyIndex, ...]
     """The rows of each key of a side, one more than the largest group has where there are so many."""
@@ -91,8 +97,7 @@ class _Groups:
             most=1,
             work=sentences.with_name("order"),
         )
-        keys = map_file(sentences, KEY_TYPE).reshape(-1, sides)
-        return cls(keys, tuple(indexes), largest, order)
+        return cls(NumbersOnDisk(sentences), tuple(indexes), largest, order)
 
     def in_order(self) -> Iterator[list[int]]:
         """Yield the groups that are not too large, in an order given by their sentences alone."""
@@ -103,16 +108,21 @@ class _Groups:
 
     def _led_by(self, row: int) -> list[int]:
         """Return the rows connected to one; none where one has a lower source key, or where they are too many."""
-        lowest = self.keys[row, 0]
+        lowest = self._keys_of(row)[0]
         group, waiting = {row}, [row]
         while waiting:
-            for key, index in zip(self.keys[waiting.pop()], self.indexes, strict=True):
+            for key, index in zip(self._keys_of(waiting.pop()), self.indexes, strict=True):
                 new = set(index.find(key)) - group
                 group |= new
                 waiting += new
-                if len(group) > self.largest or any(self.keys[other, 0] < lowest for other in new):
+                if len(group) > self.largest or any(self._keys_of(row)[0] < lowest for row in new):
                     return []
         return list(group)
+
+    def _keys_of(self, row: int) -> list[int]:
+        sides = len(self.indexes)
+        keys: list[int] = self.keys.read(row * sides, sides).tolist()
+        return keys
 
 
 def _largest_group(limit: int) -> int:
