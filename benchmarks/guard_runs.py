@@ -1,7 +1,7 @@
 """What the guard says of runs that go wrong and of runs that do not, and what it saves, beside simpler rules.
 
     DEEPNET_DATA=FOLDER python benchmarks/guard_runs.py --out runs/guard
-    DEEPNET_DATA=FOLDER python benchmarks/guard_runs.py --out runs/guard --render [--also FOLDER ...]
+    DEEPNET_DATA=FOLDER python benchmarks/guard_runs.py --out runs/guard --render [--healthy FOLDER ...]
 
 Cells of 300 updates, width 48, one thread each; what has a result is not run again:
 
@@ -12,8 +12,8 @@ Cells of 300 updates, width 48, one thread each; what has a result is not run ag
     trouble    runs that are meant not to learn: Post-LN without warm-up, rates too high
 
 A run is healthy, whatever the guard says, where it `trains` by the rule of scheme_grid.py: its last validation loss is
-at least 0.1 nats below the entropy of the words' frequencies. `--also` counts finished runs of other studies, if they
-were made with today's defaults of the guard. guard_loss.py shows how the rule on the loss was found.
+at least 0.1 nats below the entropy of the words' frequencies. `--healthy` counts finished runs of other studies, if
+they were made with today's defaults of the guard. guard_loss.py shows how the rule on the loss was found.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cell", help="one cell, by its name, in this process")
     parser.add_argument("--render", action="store_true", help="write results/ and the pages")
     parser.add_argument(
-        "--also", nargs="*", type=Path, default=[], help="folders of runs of other studies"
+        "--healthy", nargs="*", type=Path, default=[], help="folders of runs of other studies"
     )
     return parser.parse_args()
 
@@ -107,7 +107,7 @@ def main() -> None:
     if options.cell:
         run_one(cells[options.cell], options.out)
     elif options.render:
-        render(options.out, also=options.also)
+        render(options.out, also=options.healthy)
     else:
         chosen = [
             cell

@@ -41,7 +41,8 @@ def render(out: Path, *, also: Sequence[Path] = ()) -> None:
     found: list[Result] = [json.loads(path.read_text()) for path in paths if path.exists()]
     planted = [one for one in found if one["group"] == "faults"]
     judge = Judge()
-    ours = [run_of(one, _cell(one).recipe(), judge) for one in _clean(found, "guard")]
+    unsettled = [one for one in _clean(found, "guard") if one["group"] != "faults"]
+    ours = [run_of(one, _cell(one).recipe(), judge) for one in unsettled]
     others, left_out = foreign(also, judge)
     sections = {
         "faults": fault_table(planted),
