@@ -49,19 +49,20 @@ class Texts:
 
 @dataclass
 class Dealt:
-    """Updates of three micro-batches of different sizes: of two ranks, the first has two of them, the second one."""
+    """Updates of micro-batches of different sizes: of three, the first of two ranks has two, the second one."""
 
     ranks: Ranks
+    rows: tuple[int, ...]
     nan_at: int | None = None
     """The update whose loss is not a number on its second micro-batch, the second rank's own."""
 
     def updates(self, epoch, start=0):
         for index in range(start, STEPS + 4):
-            batches = [texts(index, rows) for rows in (2, 3, 1)]
+            batches = [texts(index, rows) for rows in self.rows]
             if index == self.nan_at:
                 batches[1].target.fill_(-1)
             mine = batches[self.ranks.rank :: self.ranks.world_size]
-            yield ListedUpdate(tuple(mine), 6 * 4)
+            yield ListedUpdate(tuple(mine), sum(self.rows) * 4)
 
     def updates_per_epoch(self, epoch):
         return STEPS + 4
@@ -113,7 +114,7 @@ def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=No
     own = arguments(texts(0, 2), both=both)
     train_loop(
         model,
-        loader=Dealt(ranks, nan_at=nan_at),
+        loader=Dealt(ranks, rows=(2, 3, 1) if scheme == SCHEME else (2, 3), nan_at=nan_at),
         loss=partial(loss, both=both),
         run=RunFolder(folder),
         training=TrainingConfig(

@@ -107,6 +107,11 @@ class Recipe(Section):
         self._check_sides()
         if self.training.keep_best == "bleu" and not self.validation.bleu:
             raise ValueError("training.keep_best = 'bleu' needs validation.bleu = true")
+        if self.training.engine == "sharded" and self.probes.every:
+            raise ValueError(
+                "the probes measure a whole model on one process, and training.engine = 'sharded' has none; "
+                "set probes.every = 0"
+            )
         one_vocabulary = self.tokenizer.shared and not self.tokenizer.target_model
         if self.model.tie_embeddings == "all" and not one_vocabulary:
             raise ValueError(
