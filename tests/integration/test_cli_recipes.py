@@ -102,7 +102,7 @@ def test_the_list_as_a_table_has_every_file(cli):
     cells = re.split("  +", shown["next_token_en"].strip())
     assert cells[1:4] == ["next token: tatoeba-en-de, en", "18", "96"]
     cells = re.split("  +", shown["own_files"].strip())
-    assert cells[1:4] == ["translation: files of your own", "12 + 12", "128"]
+    assert cells[1:4] == ["translation: files of your own", "12 + 12", "96"]
     assert cells[5] == "depends on the text"
 
 

@@ -14,7 +14,7 @@ from deepnet.bundle import read_tensors
 from deepnet.errors import ConfigError
 from deepnet.seal import SUMS_FILE
 from deepnet.training.batches import ListedUpdates
-from deepnet.training.checkpoint.folder import folder as checkpoint
+from deepnet.training.checkpoint import folder as checkpoint
 from deepnet.training.checkpoint.folder import latest_checkpoint, list_checkpoints
 from deepnet.training.checkpoint.selection import select_checkpoints, selected_weights
 from deepnet.training.engine.precision import Precision
