@@ -90,10 +90,11 @@ def train_loop(
 ) -> TrainingResult:
     """Train any model on any updates with any loss until a limit is reached; the model is left as it was trained.
 
+    Where training.engine is "sharded" it is left in parts, and its checkpoints hold it whole.
     `prepare` is called before the first update, and not when there is a checkpoint to go on from. `policies` are the
-    parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, `guard` what is done
-    about trouble (default: warn, stop where nothing is finite), `probing` what is measured on the way, `settings`
-    whatever else a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the
+    parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, and what is gathered
+    at a time where the model is in parts, `guard` what is done about trouble (default: warn, stop where nothing is
+    finite), `probing` what is measured on the way, `settings` whatever else a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the
     beginning where there is none, and calls `on_resume` on the writer once it is read. `clock` measures
     training.max_minutes. Raises DivergenceError where the guard stops the run or a weight is not finite,
     CheckpointError when a checkpoint cannot be written or read, ConfigError when settings contradict each other or the

@@ -27,7 +27,9 @@ Loss = Callable[[nn.Module, Any], Tensor]
 AfterUpdate = Callable[[nn.Module, int], None]
 """(model, updates done) -> None, called after each update: what a scheme does to the weights or to its schedule."""
 Validate = Callable[[nn.Module, int], Mapping[str, float]]
-"""(model in evaluation mode, updates done) -> figures, among them the one that training.keep_best names."""
+"""(model in evaluation mode, updates done) -> figures, among them the one that training.keep_best names.
+
+Called on the writer alone; on every rank, where each holds a part of the model, and then alike."""
 Prepare = Callable[[nn.Module], None]
 """(model on its device) -> None, called on every rank before a run's first update; rank 0's result counts."""
 Sink = Callable[[Mapping[str, Any]], None]
