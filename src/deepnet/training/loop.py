@@ -94,11 +94,11 @@ def train_loop(
     `prepare` is called before the first update, and not when there is a checkpoint to go on from. `policies` are the
     parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, and what is gathered
     at a time where the model is in parts, `guard` what is done about trouble (default: warn, stop where nothing is
-    finite), `probing` what is measured on the way, `settings` whatever else a resumed run must not change; `resume` goes on from the run's latest checkpoint, or from the
-    beginning where there is none, and calls `on_resume` on the writer once it is read. `clock` measures
-    training.max_minutes. Raises DivergenceError where the guard stops the run or a weight is not finite,
-    CheckpointError when a checkpoint cannot be written or read, ConfigError when settings contradict each other or the
-    run that is resumed, DeepNetError when the memory does not suffice.
+    finite), `probing` what is measured on the way, `settings` whatever else a resumed run must not change; `resume`
+    goes on from the run's latest checkpoint, or from the beginning where there is none, and calls `on_resume` on the
+    writer once it is read. `clock` measures training.max_minutes. Raises DivergenceError where the guard stops the run
+    or a weight is not finite, CheckpointError when a checkpoint cannot be written or read, ConfigError when settings
+    contradict each other or the run that is resumed, DeepNetError when the memory does not suffice.
     """
     refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
     refuse_probes_of_parts(training, probing)
