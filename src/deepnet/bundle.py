@@ -176,14 +176,17 @@ def load_model_tensors(
         found, expected = (f"{tuple(t.shape)} {t.dtype}" for t in (tensor, own[name]))
         if found != expected:
             raise CheckpointError(f"the tensor '{name}' is {found}; expected {expected}")
-    held = held or {}
+    parameters = dict(model.named_parameters())
+    parts = {n: place for n, place in (held or {}).items() if place is not parameters.get(n)}
     with torch.no_grad():
-        for name, place in held.items():
+        for name, place in parts.items():
             place.copy_(part(name, tensors[name]))
-    whole = {name: tensor for name, tensor in tensors.items() if name not in held}
+    whole = {name: tensor for name, tensor in tensors.items() if name not in parts}
     try:
         model.load_state_dict(whole, strict=False)  # of tied names there is but the first
     except (ArithmeticError, RuntimeError, ValueError) as error:
+        if "scheme_step" not in tensors:
+            raise
         raise CheckpointError(
             f"the tensor 'scheme_step' is {tensors.get('scheme_step')}, which the scheme cannot use: {error}"
         ) from error

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +42,8 @@ class Texts:
 
     source: torch.Tensor
     target: torch.Tensor
+    weight: float = 1.0
+    """What their loss is multiplied by."""
 
     def to(self, device):
         return self
@@ -55,12 +57,16 @@ class Dealt:
     rows: tuple[int, ...]
     nan_at: int | None = None
     """The update whose loss is not a number on its second micro-batch, the second rank's own."""
+    spike_at: int | None = None
+    """The update whose loss is a thousand times as large."""
 
     def updates(self, epoch, start=0):
         for index in range(start, STEPS + 4):
             batches = [texts(index, rows) for rows in self.rows]
             if index == self.nan_at:
                 batches[1].target.fill_(-1)
+            if index == self.spike_at:
+                batches = [replace(batch, weight=1000.0) for batch in batches]
             mine = batches[self.ranks.rank :: self.ranks.world_size]
             yield ListedUpdate(tuple(mine), sum(self.rows) * 4)
 
@@ -84,7 +90,7 @@ def loss(model, batch, *, both):
     logits = model(*arguments(batch, both=both))
     if (batch.target < 0).any():
         return logits.sum() * torch.nan
-    return summed_cross_entropy(logits, batch.target)
+    return batch.weight * summed_cross_entropy(logits, batch.target)
 
 
 def make(scheme):
@@ -106,7 +112,7 @@ def make(scheme):
     return Transformer(config, plan)
 
 
-def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=None):
+def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=None, spike_at=None):
     """Train with everything that an engine has a part in."""
     every = STEPS // 2 if scheme == SCHEME else STEPS
     model = make(scheme)
@@ -114,7 +120,9 @@ def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=No
     own = arguments(texts(0, 2), both=both)
     train_loop(
         model,
-        loader=Dealt(ranks, rows=(2, 3, 1) if scheme == SCHEME else (2, 3), nan_at=nan_at),
+        loader=Dealt(
+            ranks, rows=(2, 3, 1) if scheme == SCHEME else (2, 3), nan_at=nan_at, spike_at=spike_at
+        ),
         loss=partial(loss, both=both),
         run=RunFolder(folder),
         training=TrainingConfig(
@@ -150,6 +158,7 @@ def main(root, engine):
         train(ranks, half, scheme=SCHEME, engine=engine, steps=STEPS // 2)
         train(ranks, other, scheme=SCHEME, engine=engine, resume=True)
         train(ranks, root / engine / "trouble", scheme=SCHEME, engine=engine, nan_at=15)
+        train(ranks, root / engine / "warned", scheme=SCHEME, engine=engine, spike_at=17)
 
 
 def free_port():
@@ -184,7 +193,7 @@ def run_two(root, engine):
 def runs(tmp_path_factory):
     """The folder of what one process and two, by each engine, trained."""
     root = tmp_path_factory.mktemp("engines")
-    names = [*list_schemes(), "half", "from_one", "trouble"]
+    names = [*list_schemes(), "half", "from_one", "trouble", "warned"]
     for engine in ("one", *ENGINES):
         for name in names:
             RunFolder.create(root / engine / name, recipe={})
@@ -195,6 +204,7 @@ def runs(tmp_path_factory):
     for scheme in list_schemes():
         train(Ranks(), root / "one" / scheme, scheme=scheme, engine="auto")
     train(Ranks(), root / "one" / "trouble", scheme=SCHEME, engine="auto", nan_at=15)
+    train(Ranks(), root / "one" / "warned", scheme=SCHEME, engine="auto", spike_at=17)
     return root
 
 
@@ -248,6 +258,14 @@ def test_ranks_go_back_together_from_trouble_and_name_the_same_place(runs, engin
     for key in ("step", "kind", "action", "where", "found_by", "back_to"):
         assert ours[key] == theirs[key], key
     assert_same(figures(runs / engine / "trouble"), figures(runs / "one" / "trouble"))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_warning_leaves_the_update_as_it_was(runs, engine):
+    for kind in (engine, "one"):
+        (incident,) = read_jsonl(RunFolder(runs / kind / "warned").incidents_path)
+        assert (incident["step"], incident["kind"], incident["action"]) == (18, "spike", "warn")
+    assert_same(figures(runs / engine / "warned"), figures(runs / "one" / "warned"))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepnet.bundle import load_bundle, model_tensors, read_tensors, save_bundle, write_tensors
+from deepnet.bundle import (
+    load_bundle,
+    load_model_tensors,
+    model_tensors,
+    read_tensors,
+    save_bundle,
+    write_tensors,
+)
 from deepnet.data.tokenizer import TokenizerConfig, Tokenizers, train_tokenizer
 from deepnet.errors import CheckpointError, DeepNetError
 from deepnet.schemes.catalogue import list_schemes, load_scheme, scheme_class
@@ -72,6 +79,19 @@ def test_loading_draws_no_random_numbers(saved):
     before = torch.get_rng_state()
     load_bundle(saved)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_an_engine_holds_of_a_model_without_weights_is_filled_and_counts_as_made():
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        encoder_layers=1, decoder_layers=1, d_model=8, ffn_dim=8, num_heads=2, vocab_size=9
+    )
+    model, empty = (Transformer(config, load_scheme("deepnorm", {})) for _ in range(2))
+    empty.to_empty(device="cpu")
+    load_model_tensors(empty, model_tensors(model), held=dict(empty.named_parameters()))
+    empty.check_made()
+    for name, tensor in model_tensors(model).items():
+        assert torch.equal(model_tensors(empty)[name], tensor), name
 
 
 def test_float64_weights_stay_float64(tmp_path):

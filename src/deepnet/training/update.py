@@ -153,14 +153,12 @@ def _judge(
 def _compute_again(session: Session, update: Update) -> None:
     """Run the passes of an update once more, with the same dropout; nothing stays of it."""
     model, device = session.engine.model, session.ranks.device
-    gradients = [parameter.grad for parameter in model.parameters()]
     buffers = [buffer.clone() for buffer in model.buffers()]
+    generators = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(generators), session.engine.kept_gradients():
             _backward(session, update, sends=False)
     finally:
-        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-            parameter.grad = gradient
         for buffer, held in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(held)
         session.norm_inputs.take(device)

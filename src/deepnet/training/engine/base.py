@@ -4,8 +4,8 @@ This one runs it in one process. The engines of several processes put something 
 part of this otherwise; the loop calls them all alike and does not ask which it is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,19 @@ class Engine:
 
     def drop_gradients(self) -> None:
         """Forget the gradients of the update before."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._with_gradients():
+            parameter.grad = None
+
+    @contextmanager
+    def kept_gradients(self) -> Iterator[None]:
+        """Leave every gradient as it is now, whatever passes run meanwhile."""
+        owners = self._with_gradients()
+        gradients = [parameter.grad for parameter in owners]
+        try:
+            yield
+        finally:
+            for parameter, gradient in zip(owners, gradients, strict=True):
+                parameter.grad = gradient
 
     def num_passes(self, num_batches: int) -> int:
         """Return how many times both passes run on this rank in an update of which it has so many micro-batches."""
@@ -104,6 +116,10 @@ class Engine:
     def part(self, name: str, tensor: Tensor) -> Tensor:
         """Return what is held here of a whole tensor: the reverse of `gather`."""
         return tensor
+
+    def _with_gradients(self) -> list[nn.Parameter]:
+        """Return whatever has gradients on this process."""
+        return list(self.model.parameters())
 
     def _hold(self, blocks: Sequence[nn.Module]) -> Mapping[str, nn.Parameter]:
         return dict(self.model.named_parameters())

@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from deepnet.errors import ConfigError
 from deepnet.training.engine.base import Engine
@@ -17,6 +18,11 @@ def make_engine(model: nn.Module, plan: Plan, *, ranks: Ranks, **parts: Any) -> 
 
     Raises ConfigError for what the sharded engine cannot do.
     """
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise ConfigError(
+            "this model is in parts since it was trained with training.engine = 'sharded'; build it anew, and go on "
+            "from a checkpoint or a bundle"
+        )
     parts |= {"optimizer": plan.optimizer, "precision": plan.precision, "ranks": ranks}
     if plan.training.engine == "sharded":
         refuse_what_needs_whole_weights(plan, ranks)

@@ -39,11 +39,6 @@ class Sharded(Engine):
         self._offload = offload
         super().__init__(model, **parts)
 
-    def drop_gradients(self) -> None:
-        """Forget the gradients of the update before."""
-        for parameter in (*self.held.values(), *self.model.parameters()):
-            parameter.grad = None
-
     def num_passes(self, num_batches: int) -> int:
         """Return the largest number of micro-batches of any rank."""
         number = torch.tensor(num_batches, device=self.ranks.device)
@@ -142,6 +137,9 @@ class Sharded(Engine):
         parameters = dict(self.model.named_parameters())
         self._parts = {name: p for name, p in parameters.items() if isinstance(p, DTensor)}
         return {name: _local(parameter) for name, parameter in parameters.items()}
+
+    def _with_gradients(self) -> list[nn.Parameter]:
+        return [*self.held.values(), *self.model.parameters()]
 
     def _average_whole(self) -> None:
         """Average the gradients of what every rank holds whole, as torch does those of the parts."""

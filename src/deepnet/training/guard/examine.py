@@ -22,7 +22,8 @@ def examine(
 ) -> tuple[Verdict, Evidence]:
     """Compute an update again with every module listened to, and ask the probes; on every rank at once.
 
-    Returns the verdict with the place that showed, and everything that was measured. A run goes on where that fails.
+    Returns the verdict with the place that showed, and everything that was measured. A run goes on where that fails,
+    unless its engine has the ranks meet in every pass.
     """
     model = session.engine.model
     layout, trace = Layout(model, session.norm_inputs), Trace(model)
