@@ -30,11 +30,13 @@ class Run:
     incidents: list[dict[str, Any]]
     last: float | None
     """The last validation loss."""
+    is_provoked: bool = False
+    """Whether it was set up not to learn: without warm-up, at a rate too high."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it learnt more than the frequencies of the words."""
-        return self.outcome == "trains"
+        """Whether it was set up to learn, and learnt more than the frequencies of the words."""
+        return self.outcome == "trains" and not self.is_provoked
 
     @property
     def lead(self) -> int | None:
@@ -68,6 +70,7 @@ def run_of(result: Mapping[str, Any], recipe: Recipe, judge: Judge) -> Run:
         losses=list(result["losses"].values()),
         incidents=result["incidents"],
         last=list(validations.values())[-1] if validations else None,
+        is_provoked=result["group"] == "trouble",
     )
 
 
@@ -160,9 +163,10 @@ def alarm_sentence(runs: Sequence[Run]) -> str:
     healthy = [run for run in runs if run.is_healthy]
     alarmed, setups = alarmed_setups(healthy)
     spoke = sum(bool(run.incidents) for run in healthy)
+    levelled = sum(levelled_off(run.losses) is not None for run in healthy)
     return (
         f"in {len(healthy)} healthy runs of {setups} set-ups it spoke in {spoke}: a false alarm in at most "
-        f"{upper_bound(alarmed, setups):.0%} of set-ups like these (95%)"
+        f"{upper_bound(alarmed, setups):.0%} of set-ups like these (95%); the rule on the loss spoke in {levelled}"
     )
 
 

@@ -20,7 +20,7 @@ from guard_alarms import (
     nearness,
     run_of,
 )
-from guard_cells import FAULTY, Cell, all_cells
+from guard_cells import FAULTY, SEEDS, Cell, all_cells
 from guard_faults import FAULTS
 from guard_pictures import draw_faults, draw_trouble
 from guard_rivals import TREATMENTS
@@ -94,7 +94,8 @@ def sentence(planted: list[Result], runs: Sequence[Run]) -> str:
     parts = [
         f"of {len(FAULTS)} faults {saved('guard, back')} are withstood by a guard that skips and goes back, "
         f"{saved('clip')} by clipping at 1, {saved('six sigma')} by a skip at six standard deviations, {saved('none')} "
-        f"by nothing (all seeds finish, none more than {NEAR:g} nats above its clean run)"
+        f"by nothing ({len({one['seed'] for one in planted})} of {len(SEEDS)} seeds so far; all finish, none more than "
+        f"{NEAR:g} nats above its clean run)"
     ]
     if leads := leads_of(runs):
         parts.append(
@@ -265,6 +266,8 @@ def clipping(results: list[Result]) -> str:
         lines.append(f"| {' | '.join([*row, str(clipped[key]['long'])])} |")
     lines[6:] = sorted(lines[6:])
     means = [statistics.mean(values) for values in found.values()]
+    if not means:
+        return "\n".join([*lines, "", "No set-up has been trained clipped yet."]) + "\n"
     mean, interval = compared(means)
     worse, better = sum(m > NEAR for m in means), sum(m < -NEAR for m in means)
     lines += [
