@@ -126,7 +126,7 @@ def _foreign(folder: Path, judge: Judge) -> Run | str:
 def lead(runs: Sequence[Run]) -> str:
     """Return a row for each run that did not learn: when the guard said so, and when the loss did."""
     lines = [
-        "## Runs that do not learn",
+        "## Runs set up to fail, and those that did not learn",
         "",
         f"The loss says so, from update 20 on, where the mean of its last {LEVEL.latest:.0%} is less than "
         f"{LEVEL.fall:g} nats below that of the {LEVEL.earlier:.0%} before.",
