@@ -99,7 +99,8 @@ def sentence(planted: list[Result], runs: Sequence[Run]) -> str:
     ]
     if leads := leads_of(runs):
         parts.append(
-            f"on runs that were set up to fail, or did not learn, it speaks {min(leads)} to {max(leads)} updates before the loss does"
+            f"on runs that were set up to fail, or did not learn, it speaks {min(leads)} to {max(leads)} "
+            "updates before the loss does"
         )
     parts.append(alarm_sentence(runs))
     return "; ".join(parts)
