@@ -68,6 +68,8 @@ SETUPS: dict[str, Setup] = {
             "completep": 6,
         }.items()
     },
+    "tatoeba, deepnorm 6 + 6, no warm-up": Setup("deepnorm", 6, 6, (*TATOEBA, NO_WARMUP)),
+    "tatoeba, pre_ln 6 + 6, no warm-up": Setup("pre_ln", 6, 6, (*TATOEBA, NO_WARMUP)),
     "Multi30k cs-en, deepnorm 7 + 7": Setup("deepnorm", 7, 7, CZECH),
     "Multi30k fr-en, hyper_connections 4 + 4": Setup("hyper_connections", 4, 4, FRENCH),
     "Multi30k en-de, normformer 5 + 5": Setup("normformer", 5, 5, FROM_ENGLISH),
