@@ -36,7 +36,8 @@ class GuardConfig(Section):
     vanishing_ratio: Annotated[float, Field(gt=0, lt=1)] = 1e-4
     """The gradient vanishes where the norm of a layer of the last stack is less than this part of the largest there."""
     largest_step_update: Annotated[float, Field(gt=0)] = 1.0
-    """Change of the output by one update, relative to the output before, that is an explosion; read by the probes."""
+    """Change of the output by one update, relative to the output before, that is an explosion; read by the probes after
+    the first update, where there is nothing to lose yet."""
     lr_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """What lower_lr multiplies the learning rate by."""
     warmup_factor: Annotated[float, Field(gt=1)] = 2.0

@@ -123,10 +123,11 @@ class Guard:
     ) -> Verdict | None:
         """Return what is wrong with an applied update that changed the output by that part of what it was.
 
-        `layers` says the same of the layers' outputs, where this process has measured them.
+        `layers` says the same of the layers' outputs, where this process has measured them. Nothing is wrong with the
+        first update: what an untrained model puts out is no loss, and runs without warm-up replace it and learn.
         """
         limit = self.config.largest_step_update
-        if step_update <= limit:
+        if step_update <= limit or step == 1:
             return None
         action = self._allowed(self.config.explosion)
         if action == "off" or (self._note_seen("explosion", step) and action == "warn"):

@@ -369,3 +369,10 @@ def test_an_update_that_replaced_the_output_names_the_first_layer_that_it_replac
     }
     verdict = guard.judge_model_update(7, 3.0, layers=layers)
     assert (str(verdict.where), verdict.sign.value, verdict.sign.limit) == ("encoder.2", 3.0, 1.0)
+
+
+def test_the_first_update_has_nothing_to_replace_and_is_not_judged():
+    config = GuardConfig(explosion="roll_back")  # back to where the same update comes again
+    guard = Guard(config, parameters=[], norm_inputs=[])
+    assert guard.judge_model_update(1, 3.0) is None
+    assert guard.judge_model_update(2, 3.0).action == "roll_back"
