@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
 
+from deepnet.pipeline.opening import open_models
 from deepnet.pipeline.settling import settle_precision
 from deepnet.training.config import TrainingConfig
 from deepnet.training.engine import precision as precisions
+from deepnet.transformer.embeddings import VocabularyProjection
 
 
 @pytest.fixture
@@ -57,6 +60,45 @@ def test_what_is_recorded_takes_the_place_of_auto_alone(able, said, recorded, ex
     before = None if recorded is None else {"precision": recorded}
     found = settle_precision(section, device=precisions.torch.device("cpu"), recorded=before)
     assert found == section.model_copy(update={"precision": expected})
+
+
+def test_a_finished_model_runs_in_the_precision_of_its_run_where_that_pays(
+    cli, corpus, cache, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    short = ["training.max_steps=2", "validation.bleu=true", "training.validate_every=2"]
+    types = set()
+
+    def noting(model, x, logits):
+        types.add(logits.dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(precisions, "_bf16_pays", lambda device, width: True)
+        patch.setattr(VocabularyProjection, "__call__", _calling(noting))
+        result = cli("train", corpus / "recipe.toml", "--out", run, "--cache", cache, *short)
+        assert result.code == 0, result.err
+        assert types == {torch.bfloat16}  # training, validation, its BLEU and the test part
+        found, _ = open_models([run])
+        with found.autocast():
+            assert torch.is_autocast_enabled("cpu")
+    for asked, is_cast in (("auto", False), ("fp32", False), ("bf16", True)):
+        found, _ = open_models([run], precision=asked)
+        with found.autocast():
+            assert torch.is_autocast_enabled("cpu") == is_cast
+    refused = cli("translate", run, "--precision", "fp16", "--device", "cpu", stdin=b"der hund\n")
+    assert refused.code == 2
+    assert "needs a GPU" in refused.err
+
+
+def _calling(note):
+    """Return what calls a module and notes its output."""
+
+    def call(module, *args, **kwargs):
+        found = torch.nn.Module.__call__(module, *args, **kwargs)
+        note(module, args, found)
+        return found
+
+    return call
 
 
 def _recorded(run):

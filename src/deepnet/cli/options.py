@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,6 +13,12 @@ Json = Annotated[
 Device = Annotated[
     str,
     typer.Option("--device", metavar="D", help="cpu, cuda, cuda:1, ...; auto is a GPU if any."),
+]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16"],
+    typer.Option(
+        "--precision", metavar="P", help="fp32, bf16 or fp16; auto is as the model was trained."
+    ),
 ]
 Cache = Annotated[
     Path | None,

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from deepnet.cli.options import Device, Json, Models, TrustCode, examples, split_overrides
+from deepnet.cli.options import (
+    Device,
+    Json,
+    Models,
+    Precision,
+    TrustCode,
+    examples,
+    split_overrides,
+)
 from deepnet.cli.output import write_json_line, write_line
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ def translate(
         typer.Option(metavar="N", min=1, help="Lines read ahead; 1 answers each line at once."),
     ] = 1024,
     device: Device = "auto",
+    precision: Precision = "auto",
     trust_code: TrustCode = None,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +67,10 @@ def translate(
     short = {"beam_size": beam_size, "n_best": n_best}
     overrides += [f"decoding.{key}={value}" for key, value in short.items() if value is not None]
     translator, bundle = open_models(
-        paths, device=choose_device(device), trust_code=trust_code or ()
+        paths,
+        device=choose_device(device),
+        precision=precision,
+        trust_code=trust_code or (),
     )
     config = decoding_settings(bundle, overrides)
     lines = decode_lines(cast("BufferedReader", sys.stdin.buffer), name="standard input")
@@ -83,6 +95,7 @@ def score(
     source: Annotated[Path, typer.Option(metavar="FILE", help="Source sentences, one per line.")],
     target: Annotated[Path, typer.Option(metavar="FILE", help="Their translations, line by line.")],
     device: Device = "auto",
+    precision: Precision = "auto",
     trust_code: TrustCode = None,
     as_json: Json = False,
 ) -> None:
@@ -99,7 +112,10 @@ def score(
 
     paths, overrides = split_overrides(models)
     translator, bundle = open_models(
-        paths, device=choose_device(device), trust_code=trust_code or ()
+        paths,
+        device=choose_device(device),
+        precision=precision,
+        trust_code=trust_code or (),
     )
     config = decoding_settings(bundle, overrides)
     for found in score_pairs(translator, read_pairs(source, target), config=config):

@@ -1,6 +1,7 @@
 """From lines of text to lines of text: streaming, in input order, whatever the batches."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
@@ -19,6 +20,7 @@ from deepnet.decoding.scoring import Score, score_tokens
 from deepnet.decoding.search import search
 from deepnet.errors import ConfigError, DataError
 
+Autocast = Callable[[], AbstractContextManager[object]]
 CHUNK_LINES = 1024
 """Lines read before the first of them is translated, so that batches hold sentences of similar length."""
 
@@ -29,9 +31,11 @@ class Translator:
 
     model: TranslationModel
     tokenizers: Tokenizers
+    autocast: Autocast = nullcontext
+    """Makes the context in which the model runs: the type of its matrix products, by default that of its weights."""
 
     @classmethod
-    def of(cls, *bundles: Bundle) -> "Translator":
+    def of(cls, *bundles: Bundle, autocast: Autocast = nullcontext) -> "Translator":
         """Return the translator of a bundle, or of the ensemble of several.
 
         Raises ConfigError where a bundle cannot translate, or where the tokenizers of an ensemble differ.
@@ -44,7 +48,8 @@ class Translator:
                     " needs models trained on one and the same"
                 )
         models = [bundle.model for bundle in bundles]
-        return cls(models[0] if len(models) == 1 else Ensemble(models), tokenizers[0])
+        model = models[0] if len(models) == 1 else Ensemble(models)
+        return cls(model, tokenizers[0], autocast)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +140,8 @@ def _search(
 ) -> list[list[Translation]]:
     padding, device = translator.tokenizers.source.pad, device_of(translator.model)
     source, keep = pad(sentences, padding=padding, device=device)
-    found = search(translator.model, source, keep, config=config, lines=lines)
+    with translator.autocast():
+        found = search(translator.model, source, keep, config=config, lines=lines)
     texts = iter(translator.tokenizers.target.decode([h.tokens for hyps in found for h in hyps]))
     return [[Translation(text=next(texts), hypothesis=h) for h in hyps] for hyps in found]
 
@@ -154,13 +160,14 @@ def _score_chunk(
         _check_lengths(ids, first, translator.model.max_positions, config)
     results: list[Score | None] = [None] * len(pairs)
     for batch in plan(lengths, max_tokens=config.max_tokens):
-        found = score_tokens(
-            translator.model,
-            [sources[index] for index in batch],
-            [targets[index] for index in batch],
-            source_padding=tokenizers.source.pad,
-            length_penalty=config.length_penalty,
-        )
+        with translator.autocast():
+            found = score_tokens(
+                translator.model,
+                [sources[index] for index in batch],
+                [targets[index] for index in batch],
+                source_padding=tokenizers.source.pad,
+                length_penalty=config.length_penalty,
+            )
         for index, one in zip(batch, found, strict=True):
             results[index] = one
     return [one for one in results if one is not None]

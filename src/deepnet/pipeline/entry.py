@@ -33,9 +33,10 @@ from deepnet.training.engine.ranks import Ranks, started_processes
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.probing import Probing
-from deepnet.training.session import Loss, Sink, Validate
+from deepnet.training.session import Loss, Sink
 from deepnet.training.sinks.progress import ProgressDisplay, format_incident
 from deepnet.training.sinks.tensorboard import TensorBoardSink
+from deepnet.training.validation import Validate
 from deepnet.transformer.models import Transformer
 
 _ONLY_IN_RECIPES = {

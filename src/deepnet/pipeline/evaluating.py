@@ -16,6 +16,7 @@ from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.keeping import held_out_text
 from deepnet.pipeline.opening import (
     bundle_path,
+    bundle_precision,
     decoding_settings,
     open_models,
     recorded_recipe,
@@ -24,6 +25,7 @@ from deepnet.pipeline.preparing import CACHE, Report, held_out_batches
 from deepnet.pipeline.scoring import timed_perplexity, timed_scores
 from deepnet.record import RunFolder
 from deepnet.schemes.catalogue import TrustCode
+from deepnet.training.config import PrecisionName
 
 
 def evaluate(
@@ -35,6 +37,7 @@ def evaluate(
     tokenized: bool = False,
     bleu_tokenization: str | None = None,
     device: str = "auto",
+    precision: PrecisionName = "auto",
     cache: Path = CACHE,
     trust_code: TrustCode = (),
     report: Report | None = None,
@@ -43,9 +46,10 @@ def evaluate(
 
     The text is `part` ("valid" or "test") of the first run's data, or the source and reference `files`. `tokenized`
     adds "tokenized_bleu" with its signature, for text that is tokenised already. `bleu_tokenization` is how BLEU splits
-    text; unset, as the first run did. `trust_code` names the classes that the models may bring. Of a run that learnt
+    text; unset, as the first run did; `precision` is by default that of the first run.
+    `trust_code` names the classes that the models may bring. Of a run that learnt
     one text it is what `timed_perplexity` returns, and nothing but the part can be chosen. Raises ConfigError where
-    BLEU needs a package that is not installed.
+    BLEU needs a package that is not installed, or the device has not the precision.
     """
     run = _one_text(models, trust_code) if files is None else None
     if run:
@@ -53,8 +57,10 @@ def evaluate(
             raise ConfigError(
                 f"{run.path} predicts one text and translates nothing: leave out tokenised BLEU and decoding settings"
             )
-        return _perplexity(run, part, choose_device(device), cache, trust_code, report)
-    translator, bundle = open_models(models, device=choose_device(device), trust_code=trust_code)
+        return _perplexity(run, part, choose_device(device), precision, cache, trust_code, report)
+    translator, bundle = open_models(
+        models, device=choose_device(device), precision=precision, trust_code=trust_code
+    )
     config = decoding_settings(bundle, overrides)
     sources, references = (
         _own_part(models[0], part, cache, trust_code, report).lines(part)
@@ -85,6 +91,7 @@ def _perplexity(
     run: RunFolder,
     part: str,
     device: torch.device,
+    asked: PrecisionName,
     cache: Path,
     trust_code: TrustCode,
     report: Report | None,
@@ -93,7 +100,8 @@ def _perplexity(
     recipe = recorded_recipe(run.path, trust_code=trust_code)
     bundle = load_bundle(bundle_path(run.path), device, trust_code=trust_code)
     batches = held_out_batches(recipe, data, part)
-    return timed_perplexity(bundle.model, batches, device=device)
+    precision = bundle_precision(bundle, asked)
+    return timed_perplexity(bundle.model, batches, device=device, precision=precision)
 
 
 def _tokenization(bundle: Bundle, references: Sequence[str], report: Report | None) -> str:

@@ -10,6 +10,7 @@ from deepnet.bundle import load_bundle, load_model_tensors, save_bundle
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.decoding.translate import Translator
+from deepnet.pipeline.opening import bundle_precision
 from deepnet.pipeline.preparing import Report, held_out_batches
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.scoring import timed_perplexity, timed_scores
@@ -77,6 +78,7 @@ def save_weights(
             "notice": notice,
             "decoding": recipe.decoding.model_dump(),
             "bleu_tokenization": tokenization,
+            "precision": recipe.training.precision,
         },
     )
     return steps
@@ -93,13 +95,14 @@ def score_test(
     """Score the run's bundle on the test part, which a translator translates; both go into the run's outputs folder."""
     own = describe_scheme(recipe.residual_scheme())["name"]  # the recipe has brought it already
     bundle = load_bundle(run.bundle, device, trust_code=own)
+    precision = bundle_precision(bundle)
     if not recipe.translates:
         batches = held_out_batches(recipe, data, "test")
-        scores = timed_perplexity(bundle.model, batches, device=device)
+        scores = timed_perplexity(bundle.model, batches, device=device, precision=precision)
         _write_outputs(run, {}, scores)
         return scores
     sources, references = data.lines("test")
-    translator = Translator.of(bundle)
+    translator = Translator.of(bundle, autocast=precision.autocast)
     translations, scores = timed_scores(
         translator, sources, references, config=recipe.decoding, tokenization=tokenization
     )

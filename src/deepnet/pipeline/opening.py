@@ -8,12 +8,14 @@ import torch
 
 from deepnet.bundle import Bundle, load_bundle
 from deepnet.config import build, override_section
-from deepnet.decoding.interface import DecodingConfig
+from deepnet.decoding.interface import DecodingConfig, device_of
 from deepnet.decoding.translate import Translator
 from deepnet.errors import CheckpointError, ConfigError
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import RunFolder
 from deepnet.schemes.catalogue import TrustCode, check_trusted
+from deepnet.training.config import PrecisionName
+from deepnet.training.engine.precision import Precision, finished_precision, resolve_precision
 
 _MOST = {
     "beam_size": 1000,
@@ -48,17 +50,32 @@ def open_models(
     paths: Sequence[str | Path],
     *,
     device: str | torch.device = "cpu",
+    precision: PrecisionName = "auto",
     trust_code: TrustCode = (),
 ) -> tuple[Translator, Bundle]:
     """Return the translator of a run or bundle, or of the ensemble of several, and the first one's bundle.
 
-    `trust_code` names the classes that they may bring. Raises CheckpointError where one cannot be read, and ConfigError
-    where they do not go together or none is given.
+    `precision` is by default that of the first one's run. `trust_code` names the classes that they may bring.
+    Raises CheckpointError where one cannot be read, and ConfigError
+    where they do not go together, none is given or the device has not the precision.
     """
     if not paths:
         raise ConfigError("no model is given; name a run folder or a bundle")
     bundles = [load_bundle(bundle_path(path), device, trust_code=trust_code) for path in paths]
-    return Translator.of(*bundles), bundles[0]
+    autocast = bundle_precision(bundles[0], precision).autocast
+    return Translator.of(*bundles, autocast=autocast), bundles[0]
+
+
+def bundle_precision(bundle: Bundle, asked: PrecisionName = "auto") -> Precision:
+    """Return the precision in which a bundle's model runs where it is: by default that of its run, if that pays there.
+
+    A bundle that says nothing of it is from before runs were decoded in their own precision, and runs in float32.
+    """
+    device, width = device_of(bundle.model), bundle.model.config.d_model
+    if asked != "auto":
+        return resolve_precision(asked, device=device, width=width)
+    recorded = str(bundle.config.training.get("precision", "fp32"))
+    return finished_precision(recorded, device=device, width=width)
 
 
 def recorded_recipe(path: str | Path, *, trust_code: TrustCode = ()) -> Recipe:

@@ -33,7 +33,7 @@ from deepnet.pipeline.preparing import (
 from deepnet.pipeline.probing import make_recorder, probe_batch
 from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
 from deepnet.pipeline.settling import settle_ends, settle_precision, settle_tokenization
-from deepnet.pipeline.validating import make_validation
+from deepnet.pipeline.validating import HeldOut
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import TrustCode
@@ -266,8 +266,8 @@ def _train(
             training=recipe.training,
             optimizer=recipe.optimizer,
             schedule=recipe.schedule,
-            validate=make_validation(
-                recipe, data, device=ranks.device, precision=precision, tokenization=tokenization
+            validate=HeldOut(
+                recipe, data, ranks=ranks, precision=precision, tokenization=tokenization
             ),
             prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
             after_update=partial(follow_update, model.scheme),

@@ -11,7 +11,7 @@ from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.translate import Translator, translations
 from deepnet.evaluation.perplexity import perplexity
 from deepnet.evaluation.scores import corpus_scores
-from deepnet.training.engine.precision import resolve_precision
+from deepnet.training.engine.precision import Precision
 from deepnet.training.loss import validation_loss
 from deepnet.transformer.models import Transformer
 
@@ -35,12 +35,11 @@ def timed_scores(
 
 
 def timed_perplexity(
-    model: Transformer, batches: Sequence[Batch], *, device: torch.device
+    model: Transformer, batches: Sequence[Batch], *, device: torch.device, precision: Precision
 ) -> dict[str, Any]:
     """Return the loss in nats per predicted token and its perplexity, with the counts and the seconds that it took."""
     started = time.monotonic()
-    precision = resolve_precision("fp32", device=device)
-    loss = validation_loss(model, batches, device=device, precision=precision)
+    loss = validation_loss(model, batches, device=device, precision=precision).per_token()
     return {
         "loss": loss,
         "perplexity": perplexity(loss),

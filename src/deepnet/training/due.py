@@ -12,7 +12,8 @@ from deepnet.record import append_jsonl
 from deepnet.training.checkpoint.folder import prune_checkpoints, save_checkpoint
 from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.interruption import Interruption
-from deepnet.training.session import Session, Validate
+from deepnet.training.session import Session
+from deepnet.training.validation import Validation
 
 
 def do_what_is_due(session: Session, signals: Interruption) -> str | None:
@@ -31,8 +32,8 @@ def do_what_is_due(session: Session, signals: Interruption) -> str | None:
         is_due, (training.validate_every, training.log_every, training.save_every)
     )
     figures: dict[str, float] = {}
-    if session.validate and validates:
-        found = _validate(session, session.validate, signals)
+    if session.validation and validates:
+        found = _validate(session, session.validation, signals)
         if found is None:
             return interrupt(session)
         figures = found
@@ -64,18 +65,20 @@ def _training_record(session: Session) -> dict[str, Any]:
 
 
 def _validate(
-    session: Session, validate: Validate, signals: Interruption
+    session: Session, validation: Validation, signals: Interruption
 ) -> dict[str, float] | None:
     """Return the figures; None where a signal broke the validation off."""
     engine, average, step = session.engine, session.trained.average, session.state.step
     engine.model.eval()
     shortage = memory_shortage_explained(f"in the validation after step {step}")
     with average.in_place() if average else nullcontext(), torch.no_grad(), shortage:
-        figures = engine.evaluate(
-            lambda: dict(validate(engine.model, step)), guarded=signals.unless_requested
+        shares = engine.evaluate(
+            lambda: validation.measure(engine.model, step), guarded=signals.unless_requested
         )
     engine.model.train()
-    return figures
+    if shares is None:
+        return None
+    return session.ranks.from_writer(lambda: dict(validation.combine(shares)))
 
 
 def _is_best(session: Session, figures: Mapping[str, float]) -> bool:

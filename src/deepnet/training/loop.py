@@ -37,7 +37,6 @@ from deepnet.training.session import (
     Prepare,
     Session,
     Sink,
-    Validate,
     earlier_checkpoint,
     make_ready,
     refuse_probes_of_parts,
@@ -47,6 +46,7 @@ from deepnet.training.state import Outcome
 from deepnet.training.stopwatch import Clock, Stopwatch
 from deepnet.training.trained import untrained
 from deepnet.training.update import run_update
+from deepnet.training.validation import Validate, Validation, taken_part_in
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def train_loop(
     training: TrainingConfig,
     optimizer: OptimizerConfig,
     schedule: ScheduleConfig,
-    validate: Validate | None = None,
+    validate: Validate | Validation | None = None,
     prepare: Prepare | None = None,
     after_update: AfterUpdate | None = None,
     policies: Iterable[PolicyRow] | None = None,
@@ -122,7 +122,7 @@ def train_loop(
         loader=loader,
         loss=loss,
         after_update=after_update,
-        validate=validate,
+        validation=taken_part_in(validate, training=training, ranks=ranks),
         norm_inputs=norm_inputs,
         probes=Probes(probing, model=model, run=run, ranks=ranks),
         run=run,

@@ -1,7 +1,7 @@
 """The loss of every objective: cross-entropy summed over the tokens to predict."""
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,25 @@ def token_loss(*, label_smoothing: float) -> Callable[[nn.Module, TokenBatch], T
     return loss
 
 
+class SummedLoss(NamedTuple):
+    """The loss of some batches, in nats, and how many tokens there were to predict."""
+
+    nats: float
+    num_tokens: int
+
+    def per_token(self) -> float:
+        """Return nats per predicted token; raises DataError where there are none."""
+        if not self.num_tokens:
+            raise DataError("the validation set has no tokens to predict")
+        return self.nats / self.num_tokens
+
+
+def total_loss(found: Iterable[SummedLoss]) -> SummedLoss:
+    """Return the loss of all batches together."""
+    nats, num_tokens = zip(*found, strict=True)
+    return SummedLoss(sum(nats), sum(num_tokens))
+
+
 @torch.no_grad()
 def validation_loss(
     model: nn.Module,
@@ -55,8 +74,8 @@ def validation_loss(
     *,
     device: torch.device,
     precision: Precision,
-) -> float:
-    """Return the unsmoothed loss in nats per predicted token over all batches, in evaluation mode."""
+) -> SummedLoss:
+    """Return the unsmoothed loss over all batches, in evaluation mode."""
     loss = token_loss(label_smoothing=0.0)
     total, num_tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     was_training = model.training
@@ -66,6 +85,4 @@ def validation_loss(
             total += loss(model, batch.to(device))
         num_tokens += batch.num_tokens
     model.train(was_training)
-    if not num_tokens:
-        raise DataError("the validation set has no tokens to predict")
-    return total.item() / num_tokens
+    return SummedLoss(total.item(), num_tokens)

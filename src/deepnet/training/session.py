@@ -21,15 +21,12 @@ from deepnet.training.probing import Probes, Probing
 from deepnet.training.state import TrainingState
 from deepnet.training.stopwatch import Stopwatch
 from deepnet.training.trained import Trained
+from deepnet.training.validation import Validate, Validation
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """(model, batch) -> the loss summed over the batch's target tokens, a scalar."""
 AfterUpdate = Callable[[nn.Module, int], None]
 """(model, updates done) -> None, called after each update: what a scheme does to the weights or to its schedule."""
-Validate = Callable[[nn.Module, int], Mapping[str, float]]
-"""(model in evaluation mode, updates done) -> figures, among them the one that training.keep_best names.
-
-Called on the writer alone; on every rank, where each holds a part of the model, and then alike."""
 Prepare = Callable[[nn.Module], None]
 """(model on its device) -> None, called on every rank before a run's first update; rank 0's result counts."""
 Sink = Callable[[Mapping[str, Any]], None]
@@ -45,7 +42,7 @@ class Session:
     loader: Updates
     loss: Loss
     after_update: AfterUpdate | None
-    validate: Validate | None
+    validation: Validation | None
     norm_inputs: NormInputs
     probes: Probes
     run: RunFolder
@@ -72,7 +69,7 @@ class Session:
 
 
 def refuse_what_has_no_effect(
-    training: TrainingConfig, *, validate: Validate | None, blocks: Sequence[nn.Module]
+    training: TrainingConfig, *, validate: Validate | Validation | None, blocks: Sequence[nn.Module]
 ) -> None:
     """Raise ConfigError for a setting that needs what the caller has not given."""
     needed_for = {

@@ -6,6 +6,7 @@ part of this otherwise; the loop calls them all alike and does not ask which it 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,7 @@ from deepnet.training.engine.precision import Precision
 from deepnet.training.engine.ranks import Ranks
 from deepnet.training.optimization.optimizers import PolicyRow, build_optimizer, plain_policies
 
-Figures = dict[str, float]
-"""What a validation found."""
+T = TypeVar("T")
 
 
 class Engine:
@@ -97,13 +97,15 @@ class Engine:
         self.scaler.step(self.optimizer)
 
     def evaluate(
-        self,
-        compute: Callable[[], Figures],
-        *,
-        guarded: Callable[[Callable[[], Figures]], Figures | None],
-    ) -> Figures | None:
-        """Return, on every rank, what `compute` finds by calling the model; None where `guarded` broke it off."""
-        return self.ranks.from_writer(lambda: guarded(compute))
+        self, compute: Callable[[], T], *, guarded: Callable[[Callable[[], T]], T | None]
+    ) -> list[T] | None:
+        """Return, on every rank, what `compute` finds on each by calling the model.
+
+        None where `guarded` broke one of them off, by returning None.
+        """
+        found = self.ranks.gather(guarded(compute))
+        there = [one for one in found if one is not None]
+        return there if len(there) == len(found) else None
 
     def described(self, name: str, tensor: Tensor) -> Tensor:
         """Return what has the shape of the whole of what is held here of the parameter `name`, or of its like."""

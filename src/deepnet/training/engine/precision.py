@@ -49,6 +49,16 @@ def resolve_precision(name: PrecisionName, *, device: torch.device, width: int =
     return Precision(name, device.type)
 
 
+def finished_precision(recorded: str, *, device: torch.device, width: int) -> Precision:
+    """Return in which precision a finished model runs that was trained in the `recorded` one.
+
+    The same, where the device has it and is not slower for it; else float32.
+    """
+    if recorded == "fp16" and device.type == "cuda":
+        return Precision("fp16", device.type)
+    return resolve_precision("fp32" if recorded == "fp32" else "auto", device=device, width=width)
+
+
 def _bf16_pays(device: torch.device, width: int) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))

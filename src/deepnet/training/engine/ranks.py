@@ -69,6 +69,14 @@ class Ranks:
         dist.broadcast_object_list(result, src=0, group=self.control)
         return cast(T, result[0])
 
+    def gather(self, value: T) -> list[T]:
+        """Return, on every rank, the values of all, in the order of the ranks."""
+        if self.world_size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return cast(list[T], values)
+
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.world_size > 1:

@@ -25,7 +25,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, Shard
 
-from deepnet.training.engine.base import Engine, Figures, gradient_norms
+from deepnet.training.engine.base import Engine, T, gradient_norms
 from deepnet.training.engine.ranks import Ranks
 
 _NARROWEST = 8
@@ -72,21 +72,18 @@ class Sharded(Engine):
         return torch.where(is_part, squares.sqrt(), norms)
 
     def evaluate(
-        self,
-        compute: Callable[[], Figures],
-        *,
-        guarded: Callable[[Callable[[], Figures]], Figures | None],
-    ) -> Figures | None:
-        """Return the writer's figures, which every rank computes; a signal is answered once they are there.
+        self, compute: Callable[[], T], *, guarded: Callable[[Callable[[], T]], T | None]
+    ) -> list[T] | None:
+        """Return what this rank's `compute` finds, as every other's does; a signal is answered once it is there.
 
         In the run's precision, in which matrices are gathered.
         """
         assert isinstance(self.model, FSDPModule)
         self.model.unshard()  # for what calls a part of the model, such as its encoder
         with self.precision.autocast():
-            figures = compute()
+            found = compute()
         self.model.reshard()
-        return self.ranks.from_writer(lambda: figures)
+        return [found]
 
     def described(self, name: str, tensor: Tensor) -> Tensor:
         """Return what has the shape of the whole of which a rank holds `tensor`."""
