@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from deepnet.bundle import load_bundle
+from deepnet.pipeline.measuring import probe_batch
 from deepnet.pipeline.preparing import prepare_data
-from deepnet.pipeline.probing import probe_batch
 from deepnet.pipeline.recipe import load_recipe
 
 PROBES = {

@@ -8,8 +8,8 @@ import pytest
 
 import deepnet
 from deepnet.errors import ConfigError
-from deepnet.pipeline.listing import describe_recipe, recipe_table
 from deepnet.pipeline.recipe import find_recipe
+from deepnet.pipeline.recipe_table import describe_recipe, recipe_table
 from deepnet.pipeline.shipped import list_recipes, shipped_recipe
 from deepnet.record import RunFolder
 

@@ -10,8 +10,8 @@ import pytest
 import deepnet
 from deepnet.bundle import load_bundle
 from deepnet.data.corpora import check_languages, find_corpus
-from deepnet.pipeline.listing import read_header
 from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.pipeline.recipe_table import read_header
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import RunFolder, read_jsonl
 

@@ -29,7 +29,7 @@ def average(
 
     How many checkpoints a run keeps is training.keep_last of its recipe.
     """
-    from deepnet.pipeline.averaging import average_run
+    from deepnet.pipeline.average_run import average_run
 
     output = Output(as_json=as_json)
     bundle, steps = average_run(

@@ -11,7 +11,7 @@ from deepnet.cli.options import Cache, Device, Json, TrustCode, cache_folder, ex
 from deepnet.cli.output import Output
 
 if TYPE_CHECKING:
-    from deepnet.pipeline.probing import ProbedRun
+    from deepnet.pipeline.probe_run import ProbedRun
     from deepnet.probes.recorder import Record
 
 PROBE_EXAMPLES = examples(
@@ -69,7 +69,7 @@ def probe(
     Writes nothing. The model update is how far each layer's output has moved since the run's first weights, relative to
     where it was; docs/probes.md says what each column is.
     """
-    from deepnet.pipeline.probing import probe_run
+    from deepnet.pipeline.probe_run import probe_run
 
     output = Output(as_json=as_json)
     found = probe_run(

@@ -35,7 +35,7 @@ def recipes(
 
 
 def _list(output: Output) -> None:
-    from deepnet.pipeline.listing import recipe_table
+    from deepnet.pipeline.recipe_table import recipe_table
 
     found = recipe_table()
     output.result(found, show=lambda: _show(output, found))
@@ -48,7 +48,7 @@ def _write_out(name: str, *, as_json: bool) -> None:
     if not as_json:
         write_bytes(path.read_bytes())
         return
-    from deepnet.pipeline.listing import describe_recipe
+    from deepnet.pipeline.recipe_table import describe_recipe
 
     found = {**describe_recipe(name), "text": path.read_text(encoding="utf-8")}
     Output(as_json=True).result(found, show=lambda: None)

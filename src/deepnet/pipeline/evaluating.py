@@ -22,7 +22,7 @@ from deepnet.pipeline.opening import (
     recorded_recipe,
 )
 from deepnet.pipeline.preparing import CACHE, Report, held_out_batches
-from deepnet.pipeline.scoring import timed_perplexity, timed_scores
+from deepnet.pipeline.timed_scores import timed_perplexity, timed_scores
 from deepnet.record import RunFolder
 from deepnet.schemes.catalogue import TrustCode
 from deepnet.training.config import PrecisionName

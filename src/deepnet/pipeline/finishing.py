@@ -13,7 +13,7 @@ from deepnet.decoding.translate import Translator
 from deepnet.pipeline.opening import bundle_precision
 from deepnet.pipeline.preparing import Report, held_out_batches
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.scoring import timed_perplexity, timed_scores
+from deepnet.pipeline.timed_scores import timed_perplexity, timed_scores
 from deepnet.record import RunFolder, atomic_write, write_json
 from deepnet.schemes.catalogue import describe_scheme
 from deepnet.training.checkpoint.folder import read_header

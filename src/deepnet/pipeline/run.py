@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepnet.config import build
 from deepnet.data.prefetch import Prefetched
 from deepnet.data.prepare import PreparedData
-from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import bleu_signature
 from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.fine_tuning import take_weights, with_vocabulary_of
 from deepnet.pipeline.finishing import score_test, write_bundle
-from deepnet.pipeline.keeping import keep_text, kept_text, named_as_before, whole_text
+from deepnet.pipeline.keeping import keep_text, kept_text, whole_text
+from deepnet.pipeline.measuring import make_recorder, probe_batch
 from deepnet.pipeline.preparing import (
     CACHE,
     Report,
@@ -30,15 +29,13 @@ from deepnet.pipeline.preparing import (
     prepare_data,
     sized_model,
 )
-from deepnet.pipeline.probing import make_recorder, probe_batch
-from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
-from deepnet.pipeline.settling import settle_ends, settle_precision, settle_tokenization
+from deepnet.pipeline.recipe import Recipe
+from deepnet.pipeline.resuming import describe_again, fixed_settings, resumed, with_precision
+from deepnet.pipeline.settling import settle_ends, settle_tokenization
 from deepnet.pipeline.validating import HeldOut
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import TrustCode
-from deepnet.training.checkpoint.folder import latest_checkpoint, read_header
-from deepnet.training.checkpoint.resume import check_resumable
 from deepnet.training.engine.precision import Precision, resolve_precision
 from deepnet.training.engine.ranks import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
@@ -95,7 +92,7 @@ def run_recipe(
         recipe, start_from = _asked_for(
             recipe, out, resume=resume, start_from=start_from, trust_code=trust_code, report=report
         )
-        recipe = _with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
+        recipe = with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
         prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
         is_first = os.environ.get("LOCAL_RANK") == "0"  # torchrun's number on this node
         data = prepare_once(
@@ -149,7 +146,7 @@ def _asked_for(
 ) -> tuple[Recipe, str | Path | None]:
     """Return the recipe that a run begins or goes on with, and whose weights it starts from."""
     if resume:
-        return _resumed(recipe, RunFolder.open(out), report)
+        return resumed(recipe, RunFolder.open(out), report)
     if not start_from:
         return recipe, None
     return with_vocabulary_of(recipe, start_from, trust_code), Path(start_from).resolve()
@@ -178,37 +175,6 @@ def _check_held_out(recipe: Recipe, data: PreparedData) -> None:
                 f"{recipe.data.max_sentence_tokens}, and learned positions cannot go beyond "
                 "model.max_positions; raise both, or take other positions"
             )
-
-
-def _resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str | None]:
-    """Return the recipe of a resumed run, and whose weights it starts from where it has not saved its own yet.
-
-    A fine-tuned run keeps the vocabulary it took over, and any run the ends it was settled with. Files may be called
-    otherwise where the run knows their contents. Raises ConfigError for a recipe that would go on with another.
-    """
-    saved = run.read_recipe()
-    start_from: str | None = saved.get("start_from")
-    if start_from:
-        vocabulary = build(TokenizerConfig, saved["recipe"]["tokenizer"], where="tokenizer")
-        recipe = recipe.model_copy(update={"tokenizer": vocabulary})
-    recorded = load_recipe(run.path)
-    recipe = with_ends(recipe, recorded.ends)
-    before, now = _fixed_settings(recorded), _fixed_settings(recipe)
-    check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
-    if latest_checkpoint(run.checkpoints):
-        return recipe, None
-    weights = f" with the weights of {start_from}" if start_from else ""
-    report(f"{run.path} has no checkpoint yet: training starts from the beginning{weights}")
-    return recipe, start_from
-
-
-def _with_precision(recipe: Recipe, run: RunFolder | None, device: torch.device) -> Recipe:
-    """Return the recipe with the precision that its run was begun in; without a run, that of the device."""
-    recorded = run.read_recipe()["recipe"].get("training") if run else None
-    training = settle_precision(
-        recipe.training, device=device, width=recipe.model.d_model, recorded=recorded
-    )
-    return recipe.model_copy(update={"training": training})
 
 
 @contextmanager
@@ -279,9 +245,9 @@ def _train(
             on_incident=[lambda incident: report(format_incident(incident))],
             guard=recipe.guard,
             probing=_probing(recipe, data, precision, ranks.device),
-            settings=_settings(recipe, run, data),
+            settings=fixed_settings(recipe, run, data),
             resume=resume,
-            on_resume=partial(_describe_again, run, recipe, tokenization),
+            on_resume=partial(describe_again, run, recipe, tokenization),
         )
 
 
@@ -295,40 +261,11 @@ def _probing(
     return Probing(recipe.probes.every, partial(make_recorder, batch=batch, precision=precision))
 
 
-def _describe_again(run: RunFolder, recipe: Recipe, tokenization: str | None) -> None:
-    """Write what a resumed run goes on with, before it does."""
-    run.describe(
-        recipe=recipe.model_dump(),
-        start_from=run.read_recipe().get("start_from"),
-        bleu_tokenization=tokenization,
-    )
-
-
 def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:
     """Let a scheme do what it does after each update: to the weights, and to its scheduled scales."""
     scheme.after_update(model)
     if isinstance(model, Transformer):  # it may have updates behind it that this run did not do
         scheme.advance(model, int(model.scheme_step) + 1)
-
-
-def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return what a resumed run must not change besides the sections of training.
-
-    Of the ends, what is not the scheme's own: there was no choice when the oldest runs were recorded.
-    """
-    sections = {"data", "cleaning", "tokenizer", "batching", "model", "scheme"}
-    own = own_ends(recipe).model_dump()
-    chosen = recipe.ends.model_dump(mode="json", exclude_none=True)
-    ends = {key: value for key, value in chosen.items() if value != own[key]}
-    return {**recipe.model_dump(mode="json", include=sections), "ends": ends}
-
-
-def _settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:
-    """Return the fixed settings and the name of the text, with files called as in the run's checkpoints."""
-    settings = {**_fixed_settings(recipe), "prepared": {"text": data.name}}
-    latest = latest_checkpoint(run.checkpoints)
-    before = read_header(latest)["settings"] if latest else {}
-    return named_as_before(settings, before)
 
 
 def _say_nothing(message: str) -> None:

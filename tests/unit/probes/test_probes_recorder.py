@@ -8,7 +8,7 @@ import torch
 
 from deepnet import ModelUpdate
 from deepnet.errors import CheckpointError
-from deepnet.pipeline.probing import UpdatePrediction
+from deepnet.pipeline.measuring import UpdatePrediction
 from deepnet.probes.config import ProbeConfig
 from deepnet.probes.place import Place, rounded
 from deepnet.probes.recorder import Recorder
