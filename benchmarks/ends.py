@@ -12,6 +12,8 @@ Groups of cells on Multi30k by the recipe of the grid of schemes (300 updates un
     factor     learning-rate multipliers 1 to 300 over width, rate, batch and vocabulary; 30 over depth
     optimizers the same under AdamW, SGD and LAMB
     duration   1,200 and 4,800 updates
+    positions  sinusoids, which are added to the rows, and rotary angles, which are not, under three kinds of rows:
+               1,000 updates of the shipped recipe, with BLEU
     schemes    every scheme of the grid with the ends it had and the default of today
     one_text   next token and masked tokens, the ends they had and the default
 
@@ -29,14 +31,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cells import result_path, run_cells, train_cell
+from deepnet.bundle import load_bundle
 from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import read_jsonl, write_json
 from deepnet.schemes.catalogue import scheme_table
+from deepnet.transformer.scales import scaled
 from measuring import compared
 from scheme_grid import OPTIONS
 
@@ -131,6 +136,25 @@ DURATIONS: dict[str, tuple[str, ...]] = {
     "18 + 18 layers, 1,200 updates": updates(1200),
 }
 
+_SHIPPED = (
+    *layers(12),
+    *width(96),
+    UNTIED,
+    *updates(1000),
+    "tokenizer.vocab_size=8000",
+    "model.dropout=0.3",
+    "optimizer.lr=2e-3",
+    "schedule.warmup_steps=300",
+    "training.validate_every=250",
+    "validation.bleu=true",
+    "validation.bleu_sentences=1014",
+)
+_ROWS = {"old": (OLD,), "default": (), "unit rows": (OLD, "ends.rows=unit")}
+POSITIONS: dict[str, tuple[str, ...]] = {
+    **_ROWS,
+    **{f"rotary, {name}": ("model.positions=rotary", *rows) for name, rows in _ROWS.items()},
+}
+
 SETTLING: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "18 + 18 layers": ((), (3, 10, 30, 100)),
     "18 + 18 layers, 1,200 updates": (updates(1200), (10, 30, 100)),
@@ -221,9 +245,28 @@ def all_cells() -> list[Cell]:
         *cells_of("factor", DEPTHS, {name: by_rate[name] for name in ("old", "rate x30")}),
         *cells_of("optimizers", OPTIMIZERS, {**same_decay, "default": ()}),
         *cells_of("duration", DURATIONS, {name: MECHANISM[name] for name in lasting}),
+        *cells_of("positions", {"12 + 12 layers, width 96": _SHIPPED}, POSITIONS),
         *cells_of("schemes", {name: OPTIONS.get(name, ()) for name in translators}, default),
         *cells_of("one_text", {"next token": (), "masked tokens": masked}, default),
     ]
+
+
+def measured(run: Path) -> dict[str, Any]:
+    """Return what the probes read of cross-attention, how long the rows are, and BLEU where it was asked for."""
+    records = read_jsonl(run / "metrics.jsonl")
+    scores = {r["step"]: r["validation_bleu"] for r in records if "validation_bleu" in r}
+    return {**collapse(run), **row_sizes(run), **({"bleu": scores} if scores else {})}
+
+
+def row_sizes(run: Path) -> dict[str, Any]:
+    """Return the root mean square of what tokens enter with, median over the rows; added positions have 0.71."""
+    if not (run / "bundle").exists():
+        return {}
+    model = load_bundle(run / "bundle").model
+    stack = model.stacks()[0]
+    with torch.no_grad():
+        rows = scaled(model.source_embedding.rows()[:-1], stack.entry.multiplier)
+    return {"row_size": rows.square().mean(1).sqrt().median().item()}
 
 
 def collapse(run: Path) -> dict[str, Any]:
@@ -270,27 +313,34 @@ def table(group: str, results: list[dict[str, Any]]) -> str:
     lines = [
         f"## {group.replace('_', ' ').capitalize()}",
         "",
-        "Last validation loss, nats per target token; less `old` at the same seed, with a 95% interval; the entropy of "
-        "cross-attention at update 100, of the first seed.",
+        "Last validation loss, nats per target token; less `old` at the same seed, with a 95% interval; greedy BLEU on "
+        "valid, where it was asked for; of the first seed the entropy of cross-attention at update 100, and the size "
+        "(root mean square, median) of what a token enters with in the end, beside which added positions have 0.71.",
         "",
-        "| setting | variant | seeds | loss | less old | interval | entropy |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| setting | variant | seeds | loss | less old | interval | BLEU | entropy | size |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (setting, variant), losses in _by_variant(results).items():
         shown = statistics.mean(losses.values())
         old = _by_variant(results).get((setting, "old"), {})
         differences = [losses[seed] - old[seed] for seed in losses.keys() & old.keys()]
         against = compared(differences) if variant != "old" else ("", "")
-        row = [setting, variant, str(len(losses)), f"{shown:.3f}", *against]
-        lines.append(f"| {' | '.join([*row, _entropy(results, setting, variant)])} |")
+        cells = [r for r in results if (r["setting"], r["variant"]) == (setting, variant)]
+        row = [setting, variant, str(len(losses)), f"{shown:.3f}", *against, *_also(cells)]
+        lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 
 
-def _entropy(results: list[dict[str, Any]], setting: str, variant: str) -> str:
-    """Return the entropy of cross-attention at update 100 of a variant's first seed, where it was read."""
-    found = [r for r in results if (r["setting"], r["variant"]) == (setting, variant)]
-    value = found[0].get("cross_entropy", {}).get("100")
-    return "" if value is None else f"{value:.2f}"
+def _also(cells: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """Return the mean BLEU of a variant's cells, and the entropy and the size of the first, where there are any."""
+    scores = [list(cell["bleu"].values())[-1] for cell in cells if "bleu" in cell]
+    entropy = cells[0].get("cross_entropy", {}).get("100")
+    size = cells[0].get("row_size")
+    return (
+        f"{statistics.mean(scores):.1f}" if scores else "",
+        "" if entropy is None else f"{entropy:.2f}",
+        "" if size is None else f"{size:.2f}",
+    )
 
 
 def _by_variant(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:
@@ -338,7 +388,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     cells = {cell.name: cell for cell in all_cells()}
     if options.cell:
-        train_cell(cells[options.cell], options.out, measure=collapse)
+        train_cell(cells[options.cell], options.out, measure=measured)
     elif options.render:
         render(options.out)
     else:
