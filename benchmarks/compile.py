@@ -271,9 +271,9 @@ def _counted(counted: dict[str, Any]) -> str:
     lengths = ", ".join(map(str, LENGTHS))
     how = (
         "4 + 4 layers, d 32. Graphs: those of the first update, of forward and backward pass together. Recompiles: "
-        f"those of the next 11; the 12 have {lengths} tokens. Without padding: the graphs that a batch adds which needs "
-        "no mask. Blocks are of a kind where their modules and parameters are alike. Losses: relatively, the most of "
-        "three updates without dropout."
+        f"those of the next 11; the 12 have {lengths} tokens. Without padding: the graphs that a batch adds which "
+        "needs no mask. Blocks are of a kind where modules and parameters are alike. Losses: relatively, the most "
+        "of three updates without dropout."
     )
     return f"{how}\n\n{markdown(header, rows)}"
 

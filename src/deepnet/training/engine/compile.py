@@ -40,7 +40,7 @@ def resolve_compile(name: CompileName, *, device: torch.device, has_blocks: bool
 
 
 @contextmanager
-def compiled(blocks: Iterable[nn.Module], *, backend: str = "inductor") -> Iterator[None]:
+def compiled(blocks: Iterable[nn.Module], *, backend: str | Forward = "inductor") -> Iterator[None]:
     """Run each block as compiled code where it trains, for the length of the context.
 
     In evaluation mode and without gradients (validation, search, probes) a block runs as it is written. Raises
@@ -58,7 +58,10 @@ def compiled(blocks: Iterable[nn.Module], *, backend: str = "inductor") -> Itera
         try:
             yield
         except dynamo.exc.BackendCompilerFailed as error:
-            reason = str(error).splitlines()[0]
+            lines = str(error.inner_exception).splitlines() or [
+                type(error.inner_exception).__name__
+            ]
+            reason = next((line for line in lines if "error:" in line), lines[0])
             raise DeepNetError(
                 f"torch cannot compile a block of this model: {reason}; set training.compile = 'off', and resume"
             ) from error
@@ -69,7 +72,7 @@ def eager(*, compiles: bool) -> AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager") if compiles else nullcontext()
 
 
-def _compile(backend: str, block: nn.Module, forward: Forward) -> Forward:
+def _compile(backend: str | Forward, block: nn.Module, forward: Forward) -> Forward:
     fast = torch.compile(forward, backend=backend, dynamic=True, recompile_limit=_MOST_GRAPHS)
     return partial(_run, block, forward, fast)
 
