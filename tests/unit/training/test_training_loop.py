@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import warnings
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from deepnet.record import RunFolder
 from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.checkpoint.folder import list_checkpoints
 from deepnet.training.engine.precision import Precision
-from deepnet.training.engine.ranks import Ranks
 
 TIMES = ("seconds", "tokens_per_second", "progress")
 
@@ -369,26 +367,3 @@ def test_an_empty_training_set_is_refused(toy):
 def test_a_metric_that_validation_does_not_give_is_refused(toy):
     with pytest.raises(ConfigError, match="keep_best = 'bleu'"):
         toy.train(keep_best="bleu", validate=lambda model, step: {"loss": 1.0})
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_an_update_waits_for_the_device_once(toy):
-    device = torch.device("cuda:0")
-    updates = [
-        ListedUpdate(tuple(batch.to(device) for batch in update.batches), update.num_tokens)
-        for update in toy.updates(12).listed
-    ]
-
-    def waits(steps):
-        settings = {"max_steps": steps, "log_every": 100, "save_every": 0, "ranks": Ranks(device)}
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always")
-                toy.train(f"{steps}", loader=ListedUpdates(updates), **settings)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        return sum("synchronizing CUDA operation" in str(one.message) for one in told)
-
-    assert waits(12) - waits(4) <= 8

@@ -6,6 +6,8 @@ of torch's FSDP2, run around it.
 """
 
 import importlib
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -40,15 +42,18 @@ def resolve_compile(name: CompileName, *, device: torch.device, has_blocks: bool
 
 
 @contextmanager
-def compiled(blocks: Iterable[nn.Module], *, backend: str | Forward = "inductor") -> Iterator[None]:
+def compiled(
+    blocks: Iterable[nn.Module], *, falls_back: bool = False, backend: str | Forward = "inductor"
+) -> Iterator[None]:
     """Run each block as compiled code where it trains, for the length of the context.
 
-    In evaluation mode and without gradients (validation, search, probes) a block runs as it is written. Raises
-    DeepNetError where torch cannot compile one.
+    In evaluation mode and without gradients (validation, search, probes) a block runs as it is written. One that torch
+    cannot compile does so, too, with torch's warning, where that `falls_back`; elsewhere it raises DeepNetError.
     """
     # not imported above: it takes as long to import as the rest of torch
     dynamo = importlib.import_module("torch._dynamo")
     settings = dynamo.config.patch(
+        suppress_errors=falls_back,
         specialize_float=True,  # else each rate and factor is a tensor, made anew for every call
         optimize_ddp=False,  # it would cut a block's graph where one of DDP's buckets is full
     )
@@ -58,12 +63,9 @@ def compiled(blocks: Iterable[nn.Module], *, backend: str | Forward = "inductor"
         try:
             yield
         except dynamo.exc.BackendCompilerFailed as error:
-            lines = str(error.inner_exception).splitlines() or [
-                type(error.inner_exception).__name__
-            ]
-            reason = next((line for line in lines if "error:" in line), lines[0])
             raise DeepNetError(
-                f"torch cannot compile a block of this model: {reason}; set training.compile = 'off', and resume"
+                f"torch cannot compile a block of this model: {_reason(error.inner_exception)}; set training.compile "
+                "= 'off', and resume"
             ) from error
 
 
@@ -85,14 +87,20 @@ def _run(block: nn.Module, forward: Forward, fast: Forward, *args: Any, **kwargs
 def _lacking(device: torch.device) -> str:
     """Return what torch would need to compile for a device, where that is not there."""
     if device.type == "cuda":
-        has_triton = importlib.import_module("torch.utils._triton").has_triton()
-        return (
-            "" if has_triton else "Triton and a GPU that it knows (compute capability 7.0 or later)"
-        )
+        if not importlib.import_module("torch.utils._triton").has_triton():
+            return "Triton and a GPU that it knows (compute capability 7.0 or later)"
+        found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        return "" if found else "a C compiler for Triton (gcc, clang or the one that CC names)"
     if device.type != "cpu":
         return f"a CUDA device or a CPU, not '{device.type}'"
     try:
         importlib.import_module("torch._inductor.cpp_builder").get_cpp_compiler()
     except RuntimeError:
-        return "a C++ compiler (g++, or the one that the environment variable CXX names)"
+        return "a C++ compiler (g++ or the one that CXX names)"
     return ""
+
+
+def _reason(error: Exception) -> str:
+    """Return the line that says what went wrong, of what may be all the output of a compiler."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return next((line for line in lines if "error:" in line), lines[0])

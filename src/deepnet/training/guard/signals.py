@@ -15,6 +15,9 @@ from deepnet.probes.listening import is_recomputing, sum_of_squares
 from deepnet.probes.norm_input import NormInput
 from deepnet.probes.place import Place, parameter_places, site_places
 
+_TALLY = "guard_tally"
+"""The attribute under which a norm that is listened to holds its sums."""
+
 
 class Watched(NamedTuple):
     """A parameter: where it belongs, whether it is trained, and the path of the module that owns it."""
@@ -79,8 +82,9 @@ class NormInputs:
             for norm in dict.fromkeys(self._norms):
                 # not of shape []: torch.compile takes such a float64 for a number, and does not write to it
                 empty = [torch.zeros(1, dtype=torch.float64, device=device) for _ in Tally._fields]
-                self._tallies[norm] = norm.guard_tally = Tally(*empty)
-                stack.callback(delattr, norm, "guard_tally")
+                self._tallies[norm] = Tally(*empty)
+                setattr(norm, _TALLY, self._tallies[norm])
+                stack.callback(delattr, norm, _TALLY)
                 stack.callback(norm.register_forward_pre_hook(_count, with_kwargs=True).remove)
             yield
 
@@ -99,7 +103,7 @@ def _count(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     if not norm.training or (not torch.compiler.is_compiling() and is_recomputing()):
         return
     x: Tensor = next(iter((*args, *kwargs.values()))).detach()
-    tally: Tally = norm.guard_tally  # type: ignore[assignment]
+    tally: Tally = getattr(norm, _TALLY)
     tally.squares.add_(sum_of_squares(x))
     tally.count.add_(x.numel())
 
