@@ -23,7 +23,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
 
-from deepnet.pipeline.run import follow_update
+from deepnet.pipeline.run import follow_updates
 from deepnet.record import RunFolder, write_json
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate, ListedUpdates
@@ -216,7 +215,7 @@ class Subject:
             plan=plan,
             loader=ListedUpdates([]),
             loss=loss,
-            after_update=partial(follow_update, model.scheme) if is_ours else None,
+            after_update=follow_updates(model.scheme) if is_ours else None,
             validate=None,
             norm_inputs=inputs,
             probes=Probes(None, model=model, run=run, ranks=engine.ranks),

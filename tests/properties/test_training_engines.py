@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from deepnet.bundle import load_model_tensors
-from deepnet.pipeline.run import follow_update
+from deepnet.pipeline.run import follow_updates
 from deepnet.record import RunFolder, read_jsonl
 from deepnet.schemes.catalogue import list_schemes, load_scheme
 from deepnet.training.batches import ListedUpdate
@@ -140,7 +140,7 @@ def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=No
         guard=GuardConfig(nan="roll_back" if nan_at else "stop"),
         validate=lambda model, step: {"loss": float(loss(model, texts(99, 4), both=both))},
         prepare=lambda model: model.scheme.prepare(model, iter([own])),
-        after_update=partial(follow_update, model.scheme),
+        after_update=follow_updates(model.scheme),
         policies=parameter_policies(model),
         blocks=[layer for stack in model.stacks() for layer in stack.layers],
         ranks=ranks,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.decoding.search import search
-from deepnet.pipeline.run import follow_update
+from deepnet.pipeline.run import follow_updates
 from deepnet.record import RunFolder
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate
@@ -98,7 +98,7 @@ def trained(task: Task, folder) -> Transformer:
         training=TrainingConfig(max_steps=UPDATES, save_every=0, log_every=50),
         optimizer=OptimizerConfig(lr=4e-3),
         schedule=ScheduleConfig(name="linear", warmup_steps=50),
-        after_update=partial(follow_update, model.scheme),
+        after_update=follow_updates(model.scheme),
         policies=parameter_policies(model),
     )
     return model

@@ -19,7 +19,7 @@ from deepnet.pipeline.beginning import preparation
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.preparing import CACHE
 from deepnet.pipeline.recipe import Recipe, load_recipe
-from deepnet.pipeline.run import FinishedRun, follow_update, run_recipe
+from deepnet.pipeline.run import FinishedRun, follow_updates, run_recipe
 from deepnet.pipeline.settling import settle_precision
 from deepnet.probes.config import ProbeConfig
 from deepnet.probes.listening import output_in
@@ -159,7 +159,7 @@ def train_model(
             schedule=checked.schedule,
             validate=validate,
             prepare=preparation(ours, moved, loss=loss) if ours else None,
-            after_update=partial(follow_update, ours.scheme) if ours else None,
+            after_update=follow_updates(ours.scheme) if ours else None,
             policies=chosen_policies(model) if carries_scheme(model) else None,
             blocks=[layer for stack in ours.stacks() for layer in stack.layers] if ours else (),
             precision=precision,

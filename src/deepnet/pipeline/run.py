@@ -41,7 +41,7 @@ from deepnet.training.engine.ranks import Ranks, joined_ranks
 from deepnet.training.loop import TrainingResult, train_loop
 from deepnet.training.loss import token_loss
 from deepnet.training.probing import Probing
-from deepnet.training.session import Sink
+from deepnet.training.session import AfterUpdate, Sink
 from deepnet.training.sinks.progress import format_incident
 from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
@@ -236,7 +236,7 @@ def _train(
                 recipe, data, ranks=ranks, precision=precision, tokenization=tokenization
             ),
             prepare=preparation(model, first_batches(whole, ranks.device), loss=loss),
-            after_update=partial(follow_update, model.scheme),
+            after_update=follow_updates(model.scheme),
             policies=parameter_policies(model),
             blocks=[layer for stack in model.stacks() for layer in stack.layers],
             precision=precision,
@@ -261,11 +261,19 @@ def _probing(
     return Probing(recipe.probes.every, partial(make_recorder, batch=batch, precision=precision))
 
 
-def follow_update(scheme: ResidualScheme, model: nn.Module, step: int) -> None:
-    """Let a scheme do what it does after each update: to the weights, and to its scheduled scales."""
-    scheme.after_update(model)
-    if isinstance(model, Transformer):  # it may have updates behind it that this run did not do
-        scheme.advance(model, int(model.scheme_step) + 1)
+def follow_updates(scheme: ResidualScheme) -> AfterUpdate:
+    """Return what lets a scheme do what it does after each update: to the weights, and to its scheduled scales."""
+    behind: int | None = None
+
+    def follow(model: nn.Module, step: int) -> None:
+        nonlocal behind
+        scheme.after_update(model)
+        if isinstance(model, Transformer):  # it may have updates behind it that this run did not do
+            if behind is None:  # asked once, as the device is waited for
+                behind = int(model.scheme_step) + 1 - step
+            scheme.advance(model, behind + step)
+
+    return follow
 
 
 def _say_nothing(message: str) -> None:

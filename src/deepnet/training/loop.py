@@ -20,6 +20,7 @@ from deepnet.training.checkpoint.folder import load_checkpoint, read_header
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.due import do_what_is_due, interrupt, save
 from deepnet.training.engine.choice import make_engine
+from deepnet.training.engine.compile import compiled
 from deepnet.training.engine.precision import Precision
 from deepnet.training.engine.ranks import Ranks
 from deepnet.training.engine.recompute import recomputed
@@ -92,7 +93,7 @@ def train_loop(
 
     Where training.engine is "sharded" it is left in parts, and its checkpoints hold it whole.
     `prepare` is called before the first update, and not when there is a checkpoint to go on from. `policies` are the
-    parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, and what is gathered
+    parameters' multipliers (default: no weight decay on vectors), `blocks` what is recomputed, compiled, and gathered
     at a time where the model is in parts, `guard` what is done about trouble (default: warn, stop where nothing is
     finite), `probing` what is measured on the way, `settings` whatever else a resumed run must not change; `resume`
     goes on from the run's latest checkpoint, or from the beginning where there is none, and calls `on_resume` on the
@@ -111,6 +112,7 @@ def train_loop(
         precision=precision,
         device=ranks.device,
         updates_per_epoch=loader.updates_per_epoch(0),
+        has_blocks=bool(blocks),
         saved=read_header(earlier)["settings"] if earlier else {},
     )
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
@@ -132,8 +134,10 @@ def train_loop(
         watch=Stopwatch(clock),
     )
     _begin(session, earlier, resume=resume, on_resume=on_resume)
+    falls_back = training.compile == "auto"
+    compile_ = compiled(blocks, falls_back=falls_back) if plan.compiles else nullcontext()
     recompute = recomputed(blocks) if training.recompute else nullcontext()
-    with recompute, norm_inputs.open(), Interruption() as signals:
+    with compile_, recompute, norm_inputs.open(ranks.device), Interruption() as signals:
         stopped = _train(session, signals)
     ranks.wait()
     state = session.state

@@ -13,6 +13,7 @@ from deepnet.training.checkpoint.resume import (
     kept_warmup,
 )
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+from deepnet.training.engine.compile import resolve_compile
 from deepnet.training.engine.precision import Precision, resolve_precision
 from deepnet.training.optimization.schedules import Annealing, resolve_end
 
@@ -27,6 +28,8 @@ class Plan:
     annealing: Annealing
     """What the learning rate falls towards besides schedule.decay_steps."""
     precision: Precision
+    compiles: bool
+    """Whether blocks run compiled."""
     average_warms_up: bool
     updates_per_epoch: int
 
@@ -53,11 +56,12 @@ def settle(
     precision: Precision | None,
     device: torch.device,
     updates_per_epoch: int,
+    has_blocks: bool = False,
     saved: Mapping[str, Any],
 ) -> Plan:
     """Return the plan of a run; one that is resumed keeps what it found out when it began, from its `saved` settings.
 
-    Raises ConfigError for a schedule that ends inside its warm-up, or a precision that the device does not have.
+    Raises ConfigError for a schedule that ends inside its warm-up, or a precision or compiler that the device lacks.
     """
     schedule, annealing = resolve_end(schedule, training, updates_per_epoch=updates_per_epoch)
     if precision is None:
@@ -68,6 +72,7 @@ def settle(
         schedule=schedule,
         annealing=kept_annealing(annealing, schedule, saved) if saved else annealing,
         precision=precision,
+        compiles=resolve_compile(training.compile, device=device, has_blocks=has_blocks),
         average_warms_up=not saved or kept_warmup(saved),
         updates_per_epoch=updates_per_epoch,
     )

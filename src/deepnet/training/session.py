@@ -74,6 +74,7 @@ def refuse_what_has_no_effect(
     """Raise ConfigError for a setting that needs what the caller has not given."""
     needed_for = {
         "recompute": (training.recompute, bool(blocks), "blocks to recompute"),
+        "compile": (training.compile == "blocks", bool(blocks), "blocks to compile"),
         "validate_every": (training.validate_every, bool(validate), "function `validate`"),
         "keep_best": (training.keep_best != "loss", bool(validate), "function `validate`"),
     }

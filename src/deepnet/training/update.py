@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from deepnet.training.batches import Batch, Update
+from deepnet.training.engine.compile import eager
 from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.guard.examine import examine
 from deepnet.training.guard.judge import Verdict
@@ -115,13 +116,12 @@ def _read(
     began: float,
 ) -> _Shown:
     """Return what the passes showed: the one time that an update waits for the device, and one message to all ranks."""
-    own = torch.stack([loss, loss.new_tensor(interrupted), loss.new_tensor(began)])
-    own[2] *= session.ranks.is_writer
-    own = torch.cat([own, session.norm_inputs.take(loss.device)])
-    own, gradients = (
-        torch.cat([own, norm.double()[None], gradients.double()]).cpu().tensor_split([len(own)])
-    )
-    total = session.ranks.total(own)
+    own = torch.cat([loss[None], session.norm_inputs.take(loss.device)])
+    read = torch.cat([own, norm.double()[None], gradients.double()]).cpu()
+    own, gradients = read.tensor_split([len(own)])
+    # made here and not on the device, to which a number is brought by waiting for it
+    clock = torch.tensor([interrupted, began * session.ranks.is_writer], dtype=own.dtype)
+    total = session.ranks.total(torch.cat([own[:1], clock, own[1:]]))
     squares, counts = total[3:].chunk(2)
     return _Shown(
         loss=total[0].item(),
@@ -156,7 +156,9 @@ def _compute_again(session: Session, update: Update) -> None:
     buffers = [buffer.clone() for buffer in model.buffers()]
     generators = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(generators), session.engine.kept_gradients():
+        # listeners that are new reach no module inside a compiled block
+        as_written = eager(compiles=session.plan.compiles)
+        with as_written, torch.random.fork_rng(generators), session.engine.kept_gradients():
             _backward(session, update, sends=False)
     finally:
         for buffer, held in zip(model.buffers(), buffers, strict=True):

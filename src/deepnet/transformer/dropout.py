@@ -17,7 +17,7 @@ def dropout(x: Tensor, rate: float, *, training: bool = True) -> Tensor:
     """
     if not training or rate == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     dropped: Tensor = _CpuDropout.apply(x, rate)  # type: ignore[no-untyped-call]
     return dropped

@@ -16,6 +16,7 @@ CHANGEABLE = frozenset(
         "engine",
         "offload",
         "recompute",
+        "compile",
         "validate_every",
         "save_every",
         "keep_last",
@@ -24,7 +25,7 @@ CHANGEABLE = frozenset(
         "log_every",
     )
 )
-"""The keys that change when a run ends, checks, saves or reports, but not what an update computes.
+"""The keys that change when a run ends, checks, saves or reports, or how an update is computed, but not what.
 
 The limits do change it where the learning rate falls towards them.
 """

@@ -137,8 +137,6 @@ class Engine:
 def gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return the L2 norm of each parameter's gradient, [P] on their device, 0 where it has none."""
     gradients = [parameter.grad for parameter in parameters]
-    there = [number for number, gradient in enumerate(gradients) if gradient is not None]
-    found = torch.stack(torch._foreach_norm([g for g in gradients if g is not None]))
-    return found.new_zeros(len(gradients)).index_copy_(
-        0, torch.tensor(there, device=found.device), found
-    )
+    found = torch._foreach_norm([gradient for gradient in gradients if gradient is not None])
+    nothing, norms = found[0].new_zeros(()), iter(found)
+    return torch.stack([nothing if gradient is None else next(norms) for gradient in gradients])

@@ -62,14 +62,14 @@ class Sharded(Engine):
             self.held[name].grad = None if gradient is None else gradient.to_local()
         self._average_whole()
         norms = torch.zeros(len(self.held), dtype=torch.float64, device=self.ranks.device)
-        is_part = torch.tensor([name in self._parts for name in self.held], device=norms.device)
-        for chosen in (is_part, ~is_part):
-            held = [p for p, use in zip(self.held.values(), chosen.tolist(), strict=True) if use]
-            if any(parameter.grad is not None for parameter in held):
-                norms[chosen] = gradient_norms(held).to(norms)
-        squares = norms.square() * is_part
+        held = list(self.held.values())
+        for rows, numbers in self._rows:
+            chosen = [held[number] for number in numbers]
+            if any(parameter.grad is not None for parameter in chosen):
+                norms.index_copy_(0, rows, gradient_norms(chosen).to(norms))
+        squares = norms.square() * self._are_parts
         dist.all_reduce(squares, group=self._mesh.get_group())
-        return torch.where(is_part, squares.sqrt(), norms)
+        return torch.where(self._are_parts, squares.sqrt(), norms)
 
     def evaluate(
         self, compute: Callable[[], T], *, guarded: Callable[[Callable[[], T]], T | None]
@@ -133,6 +133,11 @@ class Sharded(Engine):
         self.model._get_fsdp_state()._lazy_init()
         parameters = dict(self.model.named_parameters())
         self._parts = {name: p for name, p in parameters.items() if isinstance(p, DTensor)}
+        # on the device once and for all: an update that brought them there would wait for it
+        are_parts = torch.tensor([name in self._parts for name in parameters])
+        self._are_parts = are_parts.to(self.ranks.device)
+        numbers = [chosen.nonzero().flatten() for chosen in (are_parts, ~are_parts)]
+        self._rows = [(rows.to(self.ranks.device), rows.tolist()) for rows in numbers]
         return {name: _local(parameter) for name, parameter in parameters.items()}
 
     def _with_gradients(self) -> list[nn.Parameter]:

@@ -4,17 +4,19 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from deepnet.anatomy.locate import locate
 from deepnet.errors import AdaptError
-from deepnet.probes.listening import on_input, sum_of_squares
+from deepnet.probes.listening import is_recomputing, sum_of_squares
 from deepnet.probes.norm_input import NormInput
 from deepnet.probes.place import Place, parameter_places, site_places
+
+_TALLY = "guard_tally"
+"""The attribute under which a norm that is listened to holds its sums."""
 
 
 class Watched(NamedTuple):
@@ -47,8 +49,21 @@ class Signals:
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
 
+class Tally(NamedTuple):
+    """What has entered a norm since it was last asked."""
+
+    squares: Tensor
+    """Sum of the squares of all elements, float64 [1]."""
+    count: Tensor
+    """How many there were, float64 [1]."""
+
+
 class NormInputs:
-    """Adds up the squares of what enters each norm in training; where a model's sites are not known, of none."""
+    """Adds up the squares of what enters each norm in training; where a model's sites are not known, of none.
+
+    Sums are kept as tensors on the norms, and one function listens to them all: a compiled block that is listened to
+    stays one graph, which serves every layer that is like it.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         norms = _norms_of(model)
@@ -58,31 +73,39 @@ class NormInputs:
         """The module of each place, by its path from the model."""
         self.sources = norm_sources(model) if norms else {}
         self._norms = list(norms.values())
-        self._squares: list[list[Tensor]] = [[] for _ in norms]
-        self._counts = [0 for _ in norms]
+        self._tallies: dict[nn.Module, Tally] = {}
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Look at every forward pass in training mode meanwhile."""
-        with ExitStack() as hooks:
-            for index, norm in enumerate(self._norms):
-                on_input(norm, partial(self._see, index), hooks)
+    def open(self, device: torch.device | str = "cpu") -> Iterator[None]:
+        """Look at every forward pass in training mode meanwhile, of a model on that device."""
+        with ExitStack() as stack:
+            for norm in dict.fromkeys(self._norms):
+                # not of shape []: torch.compile takes such a float64 for a number, and does not write to it
+                empty = [torch.zeros(1, dtype=torch.float64, device=device) for _ in Tally._fields]
+                self._tallies[norm] = Tally(*empty)
+                setattr(norm, _TALLY, self._tallies[norm])
+                stack.callback(delattr, norm, _TALLY)
+                stack.callback(norm.register_forward_pre_hook(_count, with_kwargs=True).remove)
             yield
 
     def take(self, device: torch.device) -> Tensor:
         """Return the sums of squares, then the numbers of elements since the last call: float64 [2 S]."""
-        nothing = torch.zeros((), dtype=torch.float64, device=device)
-        sums = [torch.stack(seen).sum() if seen else nothing for seen in self._squares]
-        counts = torch.tensor(self._counts, dtype=torch.float64, device=device)
-        self._squares = [[] for _ in sums]
-        self._counts = [0 for _ in sums]
-        return torch.cat([torch.stack(sums), counts]) if sums else counts
+        tallies = [self._tallies[norm] for norm in self._norms]
+        if not tallies:
+            return torch.zeros(0, dtype=torch.float64, device=device)
+        sums = torch.cat([each for field in zip(*tallies, strict=True) for each in field])
+        torch._foreach_zero_([each for tally in self._tallies.values() for each in tally])
+        return sums
 
-    def _see(self, index: int, x: Tensor) -> None:
-        if not self._norms[index].training:
-            return
-        self._squares[index].append(sum_of_squares(x))
-        self._counts[index] += x.numel()
+
+def _count(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Add what a norm is given to its tally; what recompute gives it again changes no mean in a compiled block."""
+    if not norm.training or (not torch.compiler.is_compiling() and is_recomputing()):
+        return
+    x: Tensor = next(iter((*args, *kwargs.values()))).detach()
+    tally: Tally = getattr(norm, _TALLY)
+    tally.squares.add_(sum_of_squares(x))
+    tally.count.add_(x.numel())
 
 
 def watched_parameters(model: nn.Module) -> list[Watched]:
