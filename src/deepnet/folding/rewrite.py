@@ -21,7 +21,7 @@ from deepnet.schemes.base import Role
 from deepnet.transformer.feed_forward import FeedForward
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.norms import ScaledNorm
-from deepnet.transformer.positions import LearnedPositions, sinusoidal_table
+from deepnet.transformer.positions.sinusoidal import sinusoidal_table
 from deepnet.transformer.scales import value
 from deepnet.transformer.stacks import Stack
 
@@ -86,16 +86,16 @@ def _rewrite_shifts(branch: FeedForward, targets: dict[Role, Weight]) -> None:
 
 def _rewrite_positions(old: Stack, new: Stack) -> None:
     """Fill a plain stack's table of positions, where it has one, scaled as its first site needs them."""
-    table, source = new.entry.positions, old.entry.positions
-    if not isinstance(table, LearnedPositions):
-        return
-    rows = (
-        source.weight
-        if isinstance(source, LearnedPositions)
-        else sinusoidal_table(*table.weight.shape)
-    )
-    table.weight.copy_(rows)
-    table.weight.mul_(value(old.sites()[0].residual.skip))
+    table, source = _table(new), _table(old)
+    if table is not None:
+        table.copy_(sinusoidal_table(*table.shape) if source is None else source)
+        table.mul_(value(old.sites()[0].residual.skip))
+
+
+def _table(stack: Stack) -> Tensor | None:
+    """Return the matrix of positions that is added to the embedding, where it is trained."""
+    added = stack.entry.positions
+    return None if added is None else added.roles().get("position")
 
 
 def _copy_norm(old: nn.Module | None, new: nn.Module | None) -> None:

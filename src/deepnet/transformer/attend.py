@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepnet.transformer.masks import past_keep, score_bias
+
 _LANES = 16
 """Numbers a vector register holds: torch's CPU kernel takes what is left over at the end of a row one by one."""
 
@@ -18,20 +20,25 @@ def attend(
     *,
     keep: Tensor | None = None,
     causal: bool = False,
+    bias: Tensor | None = None,
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Return softmax(scale * q k^T) v, [B, H, T, K], for queries [B, H, T, K], keys and values [B, H, C, K].
+    """Return softmax(scale * q k^T + bias) v, [B, H, T, K], for queries [B, H, T, K], keys and values [B, H, C, K].
 
-    `keep` [B, 1 or H, 1 or T, C] is True where a query may attend; `scale` is by default K^(-1/2).
+    `keep` [B, 1 or H, 1 or T, C] is True where a query may attend. `bias`, of the same shapes, carries `keep` or
+    `causal` out and may say more; without it, it is computed here. `scale` is by default K^(-1/2).
     """
+    if bias is not None:
+        bias = bias.to(q.dtype)
     if dropout > 0.0 or q.device.type != "cpu" or not _products_pay(k):
+        mask = None if causal else keep if bias is None else bias
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=keep, dropout_p=dropout, is_causal=causal, scale=scale
+            q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale
         )
-    if causal:
-        keep = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
-    bias = None if keep is None else _bias(keep, q.dtype)
+    if bias is None:
+        keep = past_keep(q.shape[2], q.device) if causal else keep
+        bias = score_bias(keep, None, dtype=q.dtype)
     scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
     attended: Tensor = _ProductAttention.apply(q, k, v, bias, scale)  # type: ignore[no-untyped-call]
     return attended
@@ -48,7 +55,7 @@ class _ProductAttention(torch.autograd.Function):
         q, k, v = (x.reshape(batch * heads, -1, size) for x in (q, k, v))
         scores = torch.bmm(k, q.transpose(1, 2)).mul_(scale)
         if bias is not None:
-            scores.view(batch, heads, -1, length).add_(bias)
+            scores.view(batch, heads, -1, length).add_(bias.transpose(-1, -2))
         weights = scores.softmax(1)
         ctx.save_for_backward(q, k, v, weights)
         ctx.scale = scale
@@ -79,9 +86,3 @@ def _products_pay(k: Tensor) -> bool:
     if k.dtype == torch.bfloat16:
         return num_keys <= 16 * _LANES
     return num_keys <= 2 * _LANES and num_keys % _LANES != 0
-
-
-def _bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where `keep` is True and minus infinity elsewhere, laid out as the scores are, [.., C, T]."""
-    bias = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
-    return bias.masked_fill_(~keep, -math.inf).transpose(-1, -2)
