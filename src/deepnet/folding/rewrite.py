@@ -73,8 +73,8 @@ def _rewrite_branch(old: Sublayer, new: Sublayer) -> None:
     if isinstance(old.branch, FeedForward):
         _rewrite_shifts(old.branch, targets)
     elif old.branch.multiplier is not None:
-        head_size = _width(old) / old.branch.num_heads
-        scale_rows(targets["q"], value(old.branch.multiplier * math.sqrt(head_size)))
+        factor = old.branch.multiplier * math.sqrt(old.branch.head_size)
+        scale_rows(targets["q"], value(factor))
 
 
 def _rewrite_shifts(branch: FeedForward, targets: dict[Role, Weight]) -> None:
@@ -85,7 +85,12 @@ def _rewrite_shifts(branch: FeedForward, targets: dict[Role, Weight]) -> None:
 
 
 def _rewrite_positions(old: Stack, new: Stack) -> None:
-    """Fill a plain stack's table of positions, where it has one, scaled as its first site needs them."""
+    """Fill a plain stack's table of positions, where it has one, scaled as its first site needs them.
+
+    Positions inside attention stay as they are: no scheme scales what is added to the scores.
+    """
+    if old.positions is not None and new.positions is not None:
+        new.positions.load_state_dict(old.positions.state_dict())
     table, source = _table(new), _table(old)
     if table is not None:
         table.copy_(sinusoidal_table(*table.shape) if source is None else source)

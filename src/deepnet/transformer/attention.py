@@ -1,6 +1,6 @@
 """Multi-head attention: self, cross and merged, each saying what it reads and what it caches.
 
-Shapes: B batch, T queries, C keys, D model, H heads, K head size.
+Shapes: B batch, T queries, C keys, D model, H heads, G heads of keys and values, K head size.
 """
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from deepnet.schemes.base import Role, Site, SitePlan
 from deepnet.transformer.attend import attend
 from deepnet.transformer.cache import LayerCache
+from deepnet.transformer.grouped_query import share_heads
 from deepnet.transformer.inputs import NOTHING, Inputs
 from deepnet.transformer.positions.rotary import rotate
 from deepnet.transformer.residual import build_norm
@@ -23,6 +24,7 @@ class Attention(nn.Module):
         d_model: int,
         num_heads: int,
         *,
+        num_kv_heads: int,
         plan: SitePlan,
         site: Site,
         dropout: float,
@@ -30,17 +32,18 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.head_size = d_model // num_heads
         self.dropout = dropout
         self.multiplier = plan.attention_multiplier
+        kv_dim = num_kv_heads * self.head_size
         self.q = nn.Linear(d_model, d_model, bias=plan.bias)
-        self.k = nn.Linear(d_model, d_model, bias=plan.bias)
-        self.v = nn.Linear(d_model, d_model, bias=plan.bias)
+        self.k = nn.Linear(d_model, kv_dim, bias=plan.bias)
+        self.v = nn.Linear(d_model, kv_dim, bias=plan.bias)
         self.out = nn.Linear(d_model, d_model, bias=plan.bias)
-        head_size = d_model // num_heads
         norms = plan.inner_norms
-        self.q_norm = build_norm(norms.get("q"), head_size)
-        self.k_norm = build_norm(norms.get("k"), head_size)
-        self.v_norm = build_norm(norms.get("v"), head_size)
+        self.q_norm = build_norm(norms.get("q"), self.head_size)
+        self.k_norm = build_norm(norms.get("k"), self.head_size)
+        self.v_norm = build_norm(norms.get("v"), self.head_size)
         self.heads_norm = build_norm(norms.get("heads"), d_model)
         self.head_scale = (
             scales.make(plan.head_scale, width=num_heads, site=site, use="heads")
@@ -62,18 +65,18 @@ class Attention(nn.Module):
         causal: bool = False,
         bias: Tensor | None,
     ) -> Tensor:
-        """Return what queries [B, H, T, K] take from values [B, H, C, K], with this attention's dropout and scale."""
+        """Return what queries [B, H, T, K] take from values [B, G, C, K], with this attention's dropout and scale."""
         dropout = self.dropout if self.training else 0.0
         return attend(
             q, k, v, keep=keep, causal=causal, bias=bias, dropout=dropout, scale=self.multiplier
         )
 
     def _keys_and_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values [B, H, C, K] of `source` [B, C, D]."""
+        """Return keys and values [B, G, C, K] of `source` [B, C, D]."""
         return self._heads(self.k(source), self.k_norm), self._heads(self.v(source), self.v_norm)
 
     def _read_memory(self, inputs: Inputs, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
-        """Return keys and values [B, H, C, K] of the memory, computed in the first call only where there is a cache."""
+        """Return keys and values [B, G, C, K] of the memory, computed in the first call only where there is a cache."""
         if cache is not None and not cache.memory.empty:
             return cache.memory.get()
         assert inputs.memory is not None
@@ -83,8 +86,8 @@ class Attention(nn.Module):
         return k, v
 
     def _heads(self, y: Tensor, norm: nn.Module | None) -> Tensor:
-        """Return a projection [B, T, D] as heads [B, H, T, K], normed where that is planned, of the type of `y`."""
-        heads = y.view(*y.shape[:2], self.num_heads, -1).transpose(1, 2)
+        """Return a projection [B, T, H * K] as heads [B, H, T, K], normed where that is planned, of the type of `y`."""
+        heads = y.view(*y.shape[:2], -1, self.head_size).transpose(1, 2)
         return heads if norm is None else norm(heads).to(heads.dtype)
 
     def _project_out(self, y: Tensor) -> Tensor:
@@ -142,7 +145,9 @@ class MergedAttention(Attention):
         if cache is not None:
             _, own = cache.own.append(own, own)
         y = self._attend(q, k, v, keep=inputs.memory_keep, bias=inputs.memory_bias)
-        return self._project_out(y + _mean_weights(inputs.keep, x, own) @ own)
+        return self._project_out(
+            y + _mean_weights(inputs.keep, x, own) @ share_heads(own, self.num_heads)
+        )
 
 
 def _mean_weights(keep: Tensor | None, x: Tensor, values: Tensor) -> Tensor:

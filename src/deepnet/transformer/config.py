@@ -29,6 +29,8 @@ class TransformerConfig(Section):
     """Width inside the feed-forward branch."""
     num_heads: Count = 8
     """Attention heads; they share d_model evenly."""
+    num_kv_heads: Annotated[int, Field(ge=0)] = 0
+    """Heads of keys and values, which attention heads share evenly (grouped-query attention); 0: as many as those."""
     vocab_size: Annotated[int, Field(ge=0)] = 0
     """Ids of the (target) vocabulary, padding included; 0 takes the tokenizer's."""
     source_vocab_size: Annotated[int, Field(ge=0)] = 0
@@ -36,7 +38,8 @@ class TransformerConfig(Section):
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
     """Which matrices are one: source, target and output ("all"), target and output ("decoder"), or none."""
     positions: PositionKind = "sinusoidal"
-    """How positions enter: fixed sinusoids, learned vectors, or rotary angles in self-attention."""
+    """How positions enter: fixed sinusoids or learned vectors are added to the embedding; self-attention has rotary
+    angles, penalties by distance (alibi) or trained biases by distance (relative, T5's)."""
     max_positions: Count = 1024
     """Longest sentence, in tokens, that learned positions can hold; the other kinds have no limit."""
     activation: Activation = "relu"
@@ -57,6 +60,10 @@ class TransformerConfig(Section):
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}"
+            )
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             )
         if self.positions == "rotary" and self.d_model // self.num_heads % 2:
             raise ValueError("rotary positions need an even head size (d_model / num_heads)")

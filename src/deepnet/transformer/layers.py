@@ -25,6 +25,7 @@ class LayerShape(NamedTuple):
     d_model: int
     ffn_dim: int
     num_heads: int
+    num_kv_heads: int
     activation: Activation
     dropout: float
     attention_dropout: float
@@ -101,6 +102,7 @@ def build_branch(
     return kinds[plan.branch](
         shape.d_model,
         shape.num_heads,
+        num_kv_heads=shape.num_kv_heads or shape.num_heads,
         plan=plan,
         site=site,
         dropout=shape.attention_dropout,

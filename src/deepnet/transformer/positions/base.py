@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from deepnet.schemes.base import Role, StackContext
 
-PositionKind = Literal["sinusoidal", "learned", "rotary"]
+PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative"]
 
 
 class AddedPositions(nn.Module):
