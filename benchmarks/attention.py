@@ -10,7 +10,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-from deepnet.transformer.attend import _bias, _ProductAttention
+from deepnet.transformer.attend import _ProductAttention
+from deepnet.transformer.masks import score_bias
 
 TOKENS, HEADS, SIZE, REPEATS = 1024, 4, 32, 60
 
@@ -36,7 +37,10 @@ def ratio(length, dtype):
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=keep), tensors
     )
     products = seconds(
-        lambda q, k, v: _ProductAttention.apply(q, k, v, _bias(keep, dtype), scale), tensors
+        lambda q, k, v: _ProductAttention.apply(
+            q, k, v, score_bias(keep, None, dtype=dtype), scale
+        ),
+        tensors,
     )
     return torchs / products
 

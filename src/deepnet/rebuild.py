@@ -28,7 +28,9 @@ def check_shape(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Non
     """
     layers = config.encoder_layers + config.decoder_layers
     rows = config.vocab_size + (config.max_positions if config.positions == "learned" else 0)
-    branches = 4 * config.d_model**2 + 2 * config.d_model * config.ffn_dim
+    shared = (config.num_kv_heads or config.num_heads) / config.num_heads
+    attention = int((2 + 2 * shared) * config.d_model**2)
+    branches = attention + 2 * config.d_model * config.ffn_dim
     least, saved = layers * branches + config.d_model * rows, _numbers(tensors)
     if least > saved:
         raise CheckpointError(

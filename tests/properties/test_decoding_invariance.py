@@ -14,7 +14,7 @@ from deepnet.transformer.models import Transformer, TransformerConfig
 VOCAB = 23
 PAD = VOCAB - 1
 SCHEMES = ["deepnorm", "pre_ln", "branchnorm"]
-POSITIONS = ["sinusoidal", "learned", "rotary"]
+POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "relative"]
 
 
 def make_model(scheme="deepnorm", positions="sinusoidal", *, seed=0, dtype=torch.float64):

@@ -1,6 +1,5 @@
 """Weights of a foreign model drawn by role, biases zeroed, norms set to one."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from deepnet.adapt.journal import Journal
 from deepnet.anatomy.base import Weight
 from deepnet.errors import AdaptError
 from deepnet.schemes.base import Init, Role, StackName
+from deepnet.transformer.grouped_query import full_draw
 from deepnet.transformer.initialize import draw
 
 
@@ -47,7 +47,7 @@ def _draw(
 ) -> WeightChange:
     matrix, bias, before = weight.matrix(), weight.bias(), spread(weight.matrix())
     journal.keep(weight.parameter)
-    target = _target(init, weight.role, matrix)
+    target = full_draw(init, weight.role, matrix)
     draw(matrix, target)
     with torch.no_grad():
         matrix.mul_(weight.factor)
@@ -82,16 +82,6 @@ def changed(
 def spread(matrix: Tensor) -> float:
     """Return the standard deviation of a matrix, in float64."""
     return float(matrix.double().std(correction=0))
-
-
-def _target(init: Init, role: Role, matrix: Tensor) -> Init:
-    """Return the draw of a matrix; keys and values of fewer heads get the std of full ones, gain / sqrt(fan_in)."""
-    fan_out, fan_in = matrix.shape
-    if role in ("k", "v") and init.kind in ("xavier_normal", "xavier_uniform") and fan_out < fan_in:
-        std = init.value / math.sqrt(fan_in)
-        limit = std * math.sqrt(3.0)
-        return Init("normal", std) if init.kind == "xavier_normal" else Init("uniform", limit)
-    return init
 
 
 # Is the model trained? ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from deepnet.transformer.feed_forward import FeedForward
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer
 from deepnet.transformer.norms import norm_factory
-from deepnet.transformer.positions import LearnedPositions
 from deepnet.transformer.stacks import Stack
 
 
@@ -26,9 +25,8 @@ def find(model: Transformer) -> Anatomy:
 
 def _stack(model: Transformer, stack: Stack) -> FoundStack:
     embedding = model.source_embedding if stack.name == "encoder" else model.target_embedding
-    entry = [embedding.weight]
-    if isinstance(stack.entry.positions, LearnedPositions):
-        entry.append(stack.entry.positions.weight)
+    added = stack.entry.positions
+    entry = [embedding.weight, *(() if added is None else added.roles().values())]
     return FoundStack(
         name=stack.name,
         module=stack,

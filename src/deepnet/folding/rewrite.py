@@ -21,7 +21,7 @@ from deepnet.schemes.base import Role
 from deepnet.transformer.feed_forward import FeedForward
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.norms import ScaledNorm
-from deepnet.transformer.positions import LearnedPositions, sinusoidal_table
+from deepnet.transformer.positions.sinusoidal import sinusoidal_table
 from deepnet.transformer.scales import value
 from deepnet.transformer.stacks import Stack
 
@@ -73,8 +73,8 @@ def _rewrite_branch(old: Sublayer, new: Sublayer) -> None:
     if isinstance(old.branch, FeedForward):
         _rewrite_shifts(old.branch, targets)
     elif old.branch.multiplier is not None:
-        head_size = _width(old) / old.branch.num_heads
-        scale_rows(targets["q"], value(old.branch.multiplier * math.sqrt(head_size)))
+        factor = old.branch.multiplier * math.sqrt(old.branch.head_size)
+        scale_rows(targets["q"], value(factor))
 
 
 def _rewrite_shifts(branch: FeedForward, targets: dict[Role, Weight]) -> None:
@@ -85,17 +85,22 @@ def _rewrite_shifts(branch: FeedForward, targets: dict[Role, Weight]) -> None:
 
 
 def _rewrite_positions(old: Stack, new: Stack) -> None:
-    """Fill a plain stack's table of positions, where it has one, scaled as its first site needs them."""
-    table, source = new.entry.positions, old.entry.positions
-    if not isinstance(table, LearnedPositions):
-        return
-    rows = (
-        source.weight
-        if isinstance(source, LearnedPositions)
-        else sinusoidal_table(*table.weight.shape)
-    )
-    table.weight.copy_(rows)
-    table.weight.mul_(value(old.sites()[0].residual.skip))
+    """Fill a plain stack's table of positions, where it has one, scaled as its first site needs them.
+
+    Positions inside attention stay as they are: no scheme scales what is added to the scores.
+    """
+    if old.positions is not None and new.positions is not None:
+        new.positions.load_state_dict(old.positions.state_dict())
+    table, source = _table(new), _table(old)
+    if table is not None:
+        table.copy_(sinusoidal_table(*table.shape) if source is None else source)
+        table.mul_(value(old.sites()[0].residual.skip))
+
+
+def _table(stack: Stack) -> Tensor | None:
+    """Return the matrix of positions that is added to the embedding, where it is trained."""
+    added = stack.entry.positions
+    return None if added is None else added.roles().get("position")
 
 
 def _copy_norm(old: nn.Module | None, new: nn.Module | None) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from deepnet.schemes.base import ALL_ARCHITECTURES, Architecture, Policy, Role, Site, StackName
-from deepnet.transformer.layers import Inputs, Sublayer
+from deepnet.transformer.inputs import Inputs
+from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import TransformerConfig
 from deepnet.transformer.residual import Residual
 from deepnet.transformer.stacks import Stack, StackEnds

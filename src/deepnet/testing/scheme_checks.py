@@ -30,7 +30,7 @@ from deepnet.testing.scheme_models import (
 )
 from deepnet.training.optimization.optimizers import LR_MULTIPLIER
 from deepnet.transformer.initialize import drawn_rows, parameter_policies
-from deepnet.transformer.layers import Inputs
+from deepnet.transformer.inputs import Inputs
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.scales import LearnedScale
 from deepnet.transformer.stacks import Stack

@@ -17,6 +17,7 @@ from deepnet.theory.bounds import (
     stack_update,
 )
 from deepnet.transformer.attention import Attention
+from deepnet.transformer.grouped_query import full_matrix
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer
 from deepnet.transformer.scales import value
@@ -43,10 +44,12 @@ def post_norm_sites(stack: Stack) -> list[Sublayer]:
 
 
 def branch_matrices(site: Sublayer) -> BranchMatrices:
-    """Return v and out of an attention, fc1 and fc2 of a feed-forward, by their roles."""
-    roles = site.branch.roles()
-    v, w = (roles["fc1"], roles["fc2"]) if site.kind == "ffn" else (roles["v"], roles["out"])
-    return BranchMatrices(v.weight, w.weight)
+    """Return v, the full matrix, and out of an attention, fc1 and fc2 of a feed-forward, by their roles."""
+    branch, roles = site.branch, site.branch.roles()
+    if not isinstance(branch, Attention):
+        return BranchMatrices(roles["fc1"].weight, roles["fc2"].weight)
+    v = full_matrix(roles["v"].weight, num_heads=branch.num_heads, head_size=branch.head_size)
+    return BranchMatrices(v, roles["out"].weight)
 
 
 def site_scales(stack: Stack) -> list[SiteScales]:

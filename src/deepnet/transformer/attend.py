@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from deepnet.transformer.grouped_query import share_heads
+from deepnet.transformer.masks import past_keep, score_bias
+
 _LANES = 16
 """Numbers a vector register holds: torch's CPU kernel takes what is left over at the end of a row one by one."""
 
@@ -18,23 +21,53 @@ def attend(
     *,
     keep: Tensor | None = None,
     causal: bool = False,
+    bias: Tensor | None = None,
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Return softmax(scale * q k^T) v, [B, H, T, K], for queries [B, H, T, K], keys and values [B, H, C, K].
+    """Return softmax(scale * q k^T + bias) v, [B, H, T, K], for queries [B, H, T, K], keys and values [B, G, C, K].
 
-    `keep` [B, 1 or H, 1 or T, C] is True where a query may attend; `scale` is by default K^(-1/2).
+    `keep` [B, 1 or H, 1 or T, C] is True where a query may attend. `bias`, of the same shapes, carries `keep` or
+    `causal` out and may say more; without it, it is computed here. `scale` is by default K^(-1/2).
     """
+    if bias is not None:
+        bias = bias.to(q.dtype)
     if dropout > 0.0 or not _products_pay(k):
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=keep, dropout_p=dropout, is_causal=causal, scale=scale
-        )
-    if causal:
-        keep = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
-    bias = None if keep is None else _bias(keep, q.dtype)
+        mask = None if causal else keep if bias is None else bias
+        return _by_torch(q, k, v, mask, is_causal=causal, dropout=dropout, scale=scale)
+    if bias is None:
+        keep = past_keep(q.shape[2], q.device) if causal else keep
+        bias = score_bias(keep, None, dtype=q.dtype)
+    k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
     scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
     attended: Tensor = _ProductAttention.apply(q, k, v, bias, scale)  # type: ignore[no-untyped-call]
     return attended
+
+
+def _by_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    is_causal: bool,
+    dropout: float,
+    scale: float | None,
+) -> Tensor:
+    """Return the attention of torch's function; of its kernels only flash takes fewer heads of keys as they are."""
+    is_flash = q.is_cuda and mask is None and q.dtype in (torch.float16, torch.bfloat16)
+    if not is_flash:
+        k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=k.shape[1] < q.shape[1],
+    )
 
 
 class _ProductAttention(torch.autograd.Function):
@@ -48,10 +81,10 @@ class _ProductAttention(torch.autograd.Function):
         q, k, v = (x.reshape(batch * heads, -1, size) for x in (q, k, v))
         scores = torch.bmm(k, q.transpose(1, 2)).mul_(scale)
         if bias is not None:
-            scores.view(batch, heads, -1, length).add_(bias)
+            scores.view(batch, heads, -1, length).add_(bias.transpose(-1, -2))
         weights = scores.softmax(1)
         ctx.save_for_backward(q, k, v, weights)
-        ctx.scale = scale
+        ctx.scale, ctx.bias_shape = scale, None if bias is None else bias.shape
         return torch.bmm(weights.transpose(1, 2), v).view(batch, heads, length, size)
 
     @staticmethod
@@ -61,13 +94,17 @@ class _ProductAttention(torch.autograd.Function):
         g = gradients[0].reshape(q.shape)
         g_weights = torch.bmm(v, g.transpose(1, 2))
         g_scores = torch._softmax_backward_data(g_weights, weights, 1, weights.dtype)
+        g_bias = None
+        if ctx.needs_input_grad[3]:  # a copy, as the scores' gradient is scaled in place
+            each = g_scores.view(*shape[:2], -1, shape[2]).transpose(-1, -2)
+            g_bias = each.sum_to_size(ctx.bias_shape).clone()
         g_scores.mul_(ctx.scale)
         grads = (
             torch.bmm(g_scores.transpose(1, 2), k),
             torch.bmm(g_scores, q),
             torch.bmm(weights, g),
         )
-        return *(grad.view(*shape[:2], -1, shape[3]) for grad in grads), None, None
+        return *(grad.view(*shape[:2], -1, shape[3]) for grad in grads), g_bias, None
 
 
 def _products_pay(k: Tensor) -> bool:
@@ -81,9 +118,3 @@ def _products_pay(k: Tensor) -> bool:
     if k.dtype == torch.bfloat16:
         return num_keys <= 16 * _LANES
     return num_keys <= 2 * _LANES and num_keys % _LANES != 0
-
-
-def _bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where `keep` is True and minus infinity elsewhere, laid out as the scores are, [.., C, T]."""
-    bias = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
-    return bias.masked_fill_(~keep, -math.inf).transpose(-1, -2)

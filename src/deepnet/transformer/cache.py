@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -79,6 +80,14 @@ class DecoderCache:
     layers: list[LayerCache]
     memory: Tensor | None
     memory_keep: Tensor | None
+    positions: Tensor | None = None
+    """Where each sentence's entries stand, int64 [B, C], in the order of their coming."""
+
+    def enter(self, position: int, x: Tensor) -> Tensor:
+        """Note that W entries, as many as `x` [B, W, D] has, come at one position; return all positions [B, C]."""
+        new = torch.full(x.shape[:2], position, dtype=torch.int64, device=x.device)
+        self.positions = new if self.positions is None else torch.cat([self.positions, new], 1)
+        return self.positions
 
     def select(self, rows: Tensor) -> None:
         """Keep only those sentences, by their indices [R] in the batch."""
@@ -89,8 +98,12 @@ class DecoderCache:
             self.memory = self.memory.index_select(0, rows)
         if self.memory_keep is not None:
             self.memory_keep = self.memory_keep.index_select(0, rows)
+        if self.positions is not None:
+            self.positions = self.positions.index_select(0, rows)
 
     def retain(self, entries: Tensor) -> None:
         """Keep only the entries [B, C'] of each sentence's own cache: those of dead hypotheses can go."""
         for layer in self.layers:
             layer.own.retain(entries)
+        if self.positions is not None:
+            self.positions = self.positions.gather(1, entries)

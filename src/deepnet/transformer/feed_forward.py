@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deepnet.schemes.base import Role, Site, SitePlan
+from deepnet.transformer.cache import LayerCache
 from deepnet.transformer.dropout import dropout
+from deepnet.transformer.inputs import NOTHING, Inputs
 from deepnet.transformer.residual import build_norm, build_shift, reset_shift
 from deepnet.transformer.scales import ScaleBuilder, scaled
 
@@ -49,8 +51,10 @@ class FeedForward(nn.Module):
         reset_shift(self.preactivation_shift, self.shifts.get("preactivation"))
         reset_shift(self.activation_shift, self.shifts.get("activation"))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [B, T, D] from `x` [B, T, D]."""
+    def forward(
+        self, x: Tensor, inputs: Inputs = NOTHING, cache: LayerCache | None = None
+    ) -> Tensor:
+        """Return [B, T, D] from `x` [B, T, D] alone."""
         y = scaled(self.fc1(x), self.preactivation_scale)
         if self.preactivation_shift is not None:
             y = y - self.preactivation_shift

@@ -19,6 +19,7 @@ from deepnet.schemes.base import (
     SitePlan,
     StackName,
 )
+from deepnet.transformer.grouped_query import full_draw
 
 _TOKEN_ROLES: tuple[Role, ...] = ("embedding", "vocabulary")
 """Those whose last row is padding's."""
@@ -44,7 +45,8 @@ def planned_weight(
     if role not in plan.init:
         raise ConfigError(f"the scheme plans no initialisation for the role '{role}' ({stack})")
     policy = plan.policy.get(role, Policy())
-    return RoleWeight(stack, layer, role, parameter, plan.init[role], policy)
+    init = full_draw(plan.init[role], role, parameter)
+    return RoleWeight(stack, layer, role, parameter, init, policy)
 
 
 @dataclass(frozen=True, kw_only=True)

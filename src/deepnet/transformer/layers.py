@@ -5,10 +5,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Site, SitePlan, Stream
-from deepnet.transformer.attention import Attention, MergedAttention
+from deepnet.schemes.base import Branch, Site, SitePlan, Stream
+from deepnet.transformer.attention import (
+    Attention,
+    CrossAttention,
+    MergedAttention,
+    SelfAttention,
+)
 from deepnet.transformer.cache import LayerCache
 from deepnet.transformer.feed_forward import Activation, FeedForward
+from deepnet.transformer.inputs import Inputs
 from deepnet.transformer.residual import Residual
 from deepnet.transformer.scales import ScaleBuilder
 
@@ -19,20 +25,11 @@ class LayerShape(NamedTuple):
     d_model: int
     ffn_dim: int
     num_heads: int
+    num_kv_heads: int
     activation: Activation
     dropout: float
     attention_dropout: float
     activation_dropout: float
-
-
-class Inputs(NamedTuple):
-    """What every layer of a stack reads besides its state."""
-
-    keep: Tensor | None = None
-    causal: bool = False
-    rotary: tuple[Tensor, Tensor] | None = None
-    memory: Tensor | None = None
-    memory_keep: Tensor | None = None
 
 
 class Sublayer(nn.Module):
@@ -56,21 +53,7 @@ class Sublayer(nn.Module):
 
     def compute(self, x: Tensor, inputs: Inputs, cache: LayerCache | None = None) -> Tensor:
         """Return the bare branch's output from its input, both [B, T, D]."""
-        y: Tensor
-        if self.kind == "self":
-            own = None if cache is None else cache.own
-            y = self.branch(
-                x, keep=inputs.keep, causal=inputs.causal, rotary=inputs.rotary, cache=own
-            )
-        elif self.kind == "cross":
-            held = None if cache is None else cache.memory
-            y = self.branch(x, inputs.memory, keep=inputs.memory_keep, cache=held)
-        elif self.kind == "merged":
-            y = self.branch(
-                x, inputs.memory, keep=inputs.memory_keep, own_keep=inputs.keep, cache=cache
-            )
-        else:
-            y = self.branch(x)
+        y: Tensor = self.branch(x, inputs, cache)
         return y
 
 
@@ -114,10 +97,12 @@ def build_branch(
             dropout=shape.activation_dropout,
             scales=scales,
         )
-    kind = MergedAttention if plan.branch == "merged" else Attention
-    return kind(
+    kinds: dict[Branch, type[Attention]]
+    kinds = {"self": SelfAttention, "cross": CrossAttention, "merged": MergedAttention}
+    return kinds[plan.branch](
         shape.d_model,
         shape.num_heads,
+        num_kv_heads=shape.num_kv_heads or shape.num_heads,
         plan=plan,
         site=site,
         dropout=shape.attention_dropout,

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from deepnet.config import Section
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     Architecture,
@@ -21,78 +18,20 @@ from deepnet.schemes.base import (
     StackName,
 )
 from deepnet.transformer.cache import DecoderCache, LayerCache
+from deepnet.transformer.config import TransformerConfig as TransformerConfig
 from deepnet.transformer.embeddings import TokenEmbedding, VocabularyProjection
 from deepnet.transformer.ends import SCHEMES_OWN, EndsConfig, choose_ends
-from deepnet.transformer.feed_forward import Activation
 from deepnet.transformer.initialize import initialize, planned_weight
-from deepnet.transformer.layers import Inputs, LayerShape, Sublayer
+from deepnet.transformer.inputs import Inputs
+from deepnet.transformer.layers import LayerShape, Sublayer
 from deepnet.transformer.masks import broadcast_keep, causal_keep
 from deepnet.transformer.materialise import reset_parts
-from deepnet.transformer.norms import NormKind, norm_factory
-from deepnet.transformer.positions import LearnedPositions, PositionKind
+from deepnet.transformer.norms import norm_factory
 from deepnet.transformer.scales import end_scale, scaled
 from deepnet.transformer.stacks import Stack
 from deepnet.transformer.stepping import Stepped
 
-Count = Annotated[int, Field(ge=1)]
 STACKS: tuple[StackName, ...] = ("encoder", "decoder")
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-
-class TransformerConfig(Section):
-    """The shape of a Transformer."""
-
-    architecture: Architecture = "encoder_decoder"
-    """Which stacks there are; an encoder-decoder translates."""
-    encoder_layers: Annotated[int, Field(ge=0)] = 6
-    """Layers of the encoder; 0 in a decoder-only model."""
-    decoder_layers: Annotated[int, Field(ge=0)] = 6
-    """Layers of the decoder; 0 in an encoder-only model."""
-    d_model: Count = 512
-    """Width of the stream."""
-    ffn_dim: Count = 2048
-    """Width inside the feed-forward branch."""
-    num_heads: Count = 8
-    """Attention heads; they share d_model evenly."""
-    vocab_size: Annotated[int, Field(ge=0)] = 0
-    """Ids of the (target) vocabulary, padding included; 0 takes the tokenizer's."""
-    source_vocab_size: Annotated[int, Field(ge=0)] = 0
-    """Ids of the source vocabulary where it is another; 0 means one vocabulary for both sides."""
-    tie_embeddings: Literal["all", "decoder", "none"] = "all"
-    """Which matrices are one: source, target and output ("all"), target and output ("decoder"), or none."""
-    positions: PositionKind = "sinusoidal"
-    """How positions enter: fixed sinusoids, learned vectors, or rotary angles in self-attention."""
-    max_positions: Count = 1024
-    """Longest sentence, in tokens, that learned positions can hold; the other kinds have no limit."""
-    activation: Activation = "relu"
-    """Activation of the feed-forward branch; swiglu is gated and has a third matrix."""
-    norm: NormKind = "layer_norm"
-    """Kind of norm."""
-    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
-    """Added to the variance inside every norm."""
-    dropout: Rate = 0.1
-    """Dropout rate on embeddings and on every branch's output."""
-    attention_dropout: Rate = 0.0
-    """Dropout rate on attention weights."""
-    activation_dropout: Rate = 0.0
-    """Dropout rate after the feed-forward activation."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "TransformerConfig":
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}"
-            )
-        if self.positions == "rotary" and self.d_model // self.num_heads % 2:
-            raise ValueError("rotary positions need an even head size (d_model / num_heads)")
-        wanted = {"encoder": self.encoder_layers > 0, "decoder": self.decoder_layers > 0}
-        for stack, present in wanted.items():
-            if present != (self.architecture in ("encoder_decoder", f"{stack}_only")):
-                layers = f"{stack}_layers {getattr(self, f'{stack}_layers')}"
-                raise ValueError(f"{layers} does not fit the architecture '{self.architecture}'")
-        if self.source_vocab_size and self.tie_embeddings == "all":
-            raise ValueError('two vocabularies cannot share rows: set tie_embeddings to "decoder"')
-        return self
 
 
 class Transformer(Stepped):
@@ -189,7 +128,7 @@ class Transformer(Stepped):
             memory_keep=cache.memory_keep,
         )
         self.check_made()
-        x = self.decoder(tokens, self.target_embedding, inputs, start=position, caches=cache.layers)
+        x = self.decoder(tokens, self.target_embedding, inputs, start=position, cache=cache)
         return self.project(x)
 
     @property
@@ -238,8 +177,8 @@ class Transformer(Stepped):
         yield "embedding", (self.source_embedding if is_first else self.target_embedding).weight
         if stack is self.stacks()[-1]:
             yield "vocabulary", self.vocabulary.rows.weight
-        if isinstance(stack.entry.positions, LearnedPositions):
-            yield "position", stack.entry.positions.weight
+        if stack.entry.positions is not None:
+            yield from stack.entry.positions.roles().items()
 
     def _decode(
         self,

@@ -4,19 +4,24 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from deepnet.schemes.base import Ends, Learned, RoleWeight, StackContext, StackPlan
-from deepnet.transformer.cache import LayerCache
+from deepnet.transformer.cache import DecoderCache
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.embeddings import TokenEmbedding
 from deepnet.transformer.initialize import planned_weight
-from deepnet.transformer.layers import Inputs, Layer, LayerShape, Sublayer
-from deepnet.transformer.positions import (
-    LearnedPositions,
+from deepnet.transformer.inputs import Inputs, query_type
+from deepnet.transformer.layers import Layer, LayerShape, Sublayer
+from deepnet.transformer.positions.base import (
+    NO_POSITIONS,
+    AddedPositions,
+    AttentionPositions,
+    InAttention,
+    Places,
     PositionKind,
-    RotaryAngles,
-    SinusoidalPositions,
+    build_positions,
 )
 from deepnet.transformer.residual import add_scaled, build_norm, build_shift, reset_shift
 from deepnet.transformer.scales import LearnedScale, ScaleBuilder, end_scale, scaled
@@ -50,7 +55,7 @@ class Entry(nn.Module):
     """What precedes the first site: rows times a multiplier, plus positions, a norm where planned, dropout."""
 
     def __init__(
-        self, plan: Ends, *, d_model: int, positions: nn.Module | None, dropout: float
+        self, plan: Ends, *, d_model: int, positions: AddedPositions | None, dropout: float
     ) -> None:
         super().__init__()
         self.multiplier = _multiplier(plan.embedding_multiplier, d_model)
@@ -89,10 +94,14 @@ class Stack(nn.Module):
         self.plan = plan
         self.stream = plan.stream
         self.name = context.stack
-        added, self.rotary = _positions(positions, context, max_positions)
+        made = build_positions(positions, context, max_positions=max_positions)
         self.entry = Entry(
-            plan.ends, d_model=context.d_model, positions=added, dropout=shape.dropout
+            plan.ends,
+            d_model=context.d_model,
+            positions=made if isinstance(made, AddedPositions) else None,
+            dropout=shape.dropout,
         )
+        self.positions = made if isinstance(made, AttentionPositions) else None
         scales = ScaleBuilder(site_plan for _, site_plan in plan.sites)
         self.layers = nn.ModuleList(
             Layer(sites, shape=shape, stream=plan.stream, scales=scales) for sites in plan.layers()
@@ -117,18 +126,27 @@ class Stack(nn.Module):
         inputs: Inputs,
         *,
         start: int = 0,
-        caches: list[LayerCache] | None = None,
+        cache: DecoderCache | None = None,
     ) -> Tensor:
-        """Return [B, T, D] from token ids [B, T]; with caches, the T columns all stand at position `start`."""
-        same = caches is not None
-        x = self.entry(embedding(ids), start, same_position=same)
-        if self.rotary is not None:
-            length = 1 if same else ids.shape[1]
-            inputs = inputs._replace(rotary=self.rotary(start, length, device=ids.device))
+        """Return [B, T, D] from token ids [B, T]; with a cache, the T columns all stand at position `start`."""
+        x = self.entry(embedding(ids), start, same_position=cache is not None)
+        inputs = inputs.laid_out(x, self._in_attention(x, start, cache))
         state: Any = self.stream.open(x)
         for index, layer in enumerate(self.layers):
-            state = layer(state, inputs, None if caches is None else caches[index])
+            state = layer(state, inputs, None if cache is None else cache.layers[index])
         return self.stream.close(state, self.ends)
+
+    def _in_attention(self, x: Tensor, start: int, cache: DecoderCache | None) -> InAttention:
+        """Return what the positions of the stream's input `x` [B, T, D] give every self-attention."""
+        length = x.shape[1] if cache is None else 1
+        keys = None if cache is None else cache.enter(start, x)
+        if self.positions is None:
+            return NO_POSITIONS
+        queries = torch.arange(start, start + length, device=x.device)
+        found: InAttention = self.positions(
+            Places(queries, queries if keys is None else keys), dtype=query_type(x)
+        )
+        return found
 
 
 def _multiplier(plan: float | Learned | None, d_model: int) -> nn.Module | float:
@@ -136,14 +154,3 @@ def _multiplier(plan: float | Learned | None, d_model: int) -> nn.Module | float
     if isinstance(plan, Learned):
         return LearnedScale(plan.init, 1 if plan.shape == "scalar" else d_model)
     return math.sqrt(d_model) if plan is None else plan
-
-
-def _positions(
-    kind: PositionKind, context: StackContext, max_positions: int
-) -> tuple[nn.Module | None, RotaryAngles | None]:
-    """Return the positions added to the embedding and those that turn queries and keys; one of them is None."""
-    if kind == "rotary":
-        return None, RotaryAngles(context.d_model // context.num_heads)
-    if kind == "learned":
-        return LearnedPositions(context.d_model, max_positions), None
-    return SinusoidalPositions(context.d_model), None

@@ -12,7 +12,7 @@ from torch import nn
 import deepnet
 from deepnet.errors import ConfigError
 from deepnet.schemes.catalogue import list_schemes, scheme_class
-from deepnet.transformer.layers import Inputs
+from deepnet.transformer.inputs import Inputs
 
 ROWS = [
     (name, architecture)
@@ -272,7 +272,7 @@ def test_the_pages_model_is_ours_with_the_same_weights(page, scheme):
     perturb(own.sites)
     ours = deepnet.Transformer(config, deepnet.load_scheme(scheme)).double()
     decoder = ours.decoder
-    decoder.rotary = None  # the page's attention knows no positions
+    decoder.positions = None  # the page's attention knows no positions
     with torch.no_grad():
         ours.target_embedding.weight.copy_(own.embedding.weight)
     decoder.ends.load_state_dict(own.sites.ends.state_dict())

@@ -11,7 +11,7 @@ from deepnet.errors import ConfigError
 from deepnet.schemes import admin
 from deepnet.schemes.coefficients import coefficients
 from deepnet.transformer.dropout import dropout
-from deepnet.transformer.layers import Inputs
+from deepnet.transformer.inputs import Inputs
 from deepnet.transformer.masks import broadcast_keep
 from deepnet.transformer.residual import Residual
 

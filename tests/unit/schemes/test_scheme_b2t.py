@@ -2,7 +2,7 @@
 
 import torch
 
-from deepnet.transformer.layers import Inputs
+from deepnet.transformer.inputs import Inputs
 
 
 def test_an_encoder_layer_adds_its_input_before_the_last_norm(make_model):

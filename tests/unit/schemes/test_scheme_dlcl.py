@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from deepnet.transformer.layers import Inputs
+from deepnet.transformer.inputs import Inputs
 
 both = pytest.mark.parametrize("placement", ["pre", "post"])
 

@@ -8,6 +8,7 @@ from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
 from deepnet.schemes.ds_init import Scheme
 from deepnet.transformer.attention import MergedAttention
+from deepnet.transformer.inputs import Inputs
 
 
 @pytest.mark.parametrize(("power", "sixteenth"), [(0.5, 0.25), (0.25, 0.5)])
@@ -47,7 +48,7 @@ def test_merged_attention_is_its_formula(make_model):
     attention = _merged(make_model("ds_init", {"merged": True}))
     x, memory = torch.randn(2, 3, 16).double(), torch.randn(2, 4, 16).double()
     keep = torch.tensor([[True] * 4, [True, True, False, False]])
-    found = attention(x, memory, keep=keep[:, None, None])
+    found = attention(x, Inputs(memory=memory, memory_keep=keep[:, None, None]))
     expected = _by_hand(attention, x, memory, keep, torch.ones(2, 3, dtype=torch.bool))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -58,7 +59,7 @@ def test_padding_on_the_left_is_no_part_of_the_mean(make_model):
     keep, own = torch.ones(2, 4, dtype=torch.bool), torch.tensor([[True] * 3, [False, True, True]])
     see = own[:, None, None] & torch.ones(3, 3, dtype=torch.bool).tril()
     see |= torch.eye(3, dtype=torch.bool)
-    found = attention(x, memory, keep=keep[:, None, None], own_keep=see)
+    found = attention(x, Inputs(keep=see, memory=memory, memory_keep=keep[:, None, None]))
     expected = _by_hand(attention, x, memory, keep, own)
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(found[1, 1:], expected[1, 1:], rtol=0, atol=1e-12)

@@ -17,7 +17,7 @@ from deepnet.schemes import branchnorm, keel, layernorm_scaling
 from deepnet.schemes.base import SitePlan
 from deepnet.testing.scheme_models import case_architectures, case_model, example_batch
 from deepnet.transformer.models import Transformer, TransformerConfig
-from deepnet.transformer.positions import sinusoidal_table
+from deepnet.transformer.positions.sinusoidal import sinusoidal_table
 
 ROWS = [
     pytest.param(case, architecture, id=f"{case.name}{dict(case.options)} {architecture}")

@@ -8,6 +8,7 @@ from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
 from deepnet.schemes.r_fixup import Scheme
 from deepnet.transformer.initialize import parameter_policies
+from deepnet.transformer.inputs import Inputs
 
 
 @pytest.mark.parametrize("tying", ["all", "decoder"])
@@ -57,7 +58,7 @@ def test_the_memory_is_not_shifted(make_model, sentences):
     seen = []
     cross.branch.k.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     entered, skip = cross.residual.enter(x)
-    cross.branch(entered, memory)
+    cross.branch(entered, Inputs(memory=memory))
     assert torch.equal(entered, x - 0.7)
     assert skip is x
     assert seen[0] is memory

@@ -5,7 +5,7 @@ import torch
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.resi_dual import Scheme
-from deepnet.transformer.layers import Inputs
+from deepnet.transformer.inputs import Inputs
 
 
 def test_dropout_zeroes_the_same_in_both_streams(make_model):

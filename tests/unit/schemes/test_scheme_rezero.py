@@ -3,7 +3,7 @@
 import torch
 
 from deepnet.schemes.catalogue import load_scheme
-from deepnet.transformer.layers import Inputs
+from deepnet.transformer.inputs import Inputs
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from deepnet.transformer.inputs import Inputs
+
 RATES = {"dropout": 0.5, "attention_dropout": 0.25, "activation_dropout": 0.75}
 IDENTITY = torch.eye(16, dtype=torch.float64)
 
@@ -33,7 +35,7 @@ def test_attention_weights_are_dropped(make_model, kind):
     attention = model.decoder.layers[0].sublayers[kind].branch
     _uniform(attention)
     x, memory = torch.randn(50, 20, 16).double(), torch.randn(50, 24, 16).double()
-    inputs = (x,) if kind == "self" else (x, memory)
+    inputs = x, Inputs(memory=memory)
     own = 1.0 if kind == "merged" else 0.0  # the mean of values of 1
     keys = 20 if kind == "self" else 24
     torch.testing.assert_close(

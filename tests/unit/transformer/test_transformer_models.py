@@ -9,7 +9,7 @@ from deepnet.schemes.catalogue import load_scheme
 from deepnet.transformer.counting import count_parameters
 from deepnet.transformer.dropout import draw_keep, dropout
 from deepnet.transformer.models import Transformer, TransformerConfig
-from deepnet.transformer.positions import sinusoidal_table
+from deepnet.transformer.positions.sinusoidal import sinusoidal_table
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
