@@ -135,8 +135,7 @@ class Engine:
 def gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return the L2 norm of each parameter's gradient, [P] on their device, 0 where it has none."""
     gradients = [parameter.grad for parameter in parameters]
-    there = [number for number, gradient in enumerate(gradients) if gradient is not None]
-    found = torch.stack(torch._foreach_norm([g for g in gradients if g is not None]))
-    return found.new_zeros(len(gradients)).index_copy_(
-        0, torch.tensor(there, device=found.device), found
-    )
+    norms = torch._foreach_norm([gradient for gradient in gradients if gradient is not None])
+    zero, found = norms[0].new_zeros(()), iter(norms)
+    # numbers that the host writes into a tensor of the device would make it wait
+    return torch.stack([zero if gradient is None else next(found) for gradient in gradients])
