@@ -3,6 +3,10 @@
 import pytest
 import torch
 
+from deepnet.record import read_jsonl
+from deepnet.training.config import TrainingConfig
+from training_worker import compiled
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("default"),  # torch's compiler warns of itself
@@ -30,13 +34,6 @@ def passes(model, updates):
     return found
 
 
-def compiled(model):
-    for stack in model.stacks():
-        for layer in stack.layers:
-            layer.compile(dynamic=True)
-    return model
-
-
 @pytest.mark.parametrize("scheme", ["deepnorm", "pre_ln"])
 def test_compiled_layers_compute_the_same_in_as_many_graphs_at_any_depth(
     make_small, updates, device, scheme
@@ -45,10 +42,23 @@ def test_compiled_layers_compute_the_same_in_as_many_graphs_at_any_depth(
     for layers in (2, 5):
         shape = {"layers": layers, "dropout": 0.0, "activation": "gelu"}
         expected = passes(make_small(scheme, **shape).to(device), updates)
+        torch.compiler.reset()
         torch._dynamo.utils.counters.clear()
-        found = passes(compiled(make_small(scheme, **shape).to(device)), updates)
+        model = make_small(scheme, **shape).to(device)
+        with compiled(model, "layers", ours=True):
+            found = passes(model, updates)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         for ours, theirs in zip(found, expected, strict=True):
             # fused kernels round elsewhere: some tens of roundings of float32
             assert (ours - theirs).norm() < 1e-5 * theirs.norm()
     assert graphs[0] == graphs[1] > 0
+
+
+@pytest.mark.skipif("compile" not in TrainingConfig.model_fields, reason="no key compiles a run")
+def test_a_run_that_is_compiled_has_the_losses_of_one_that_is_not(train, make_small):
+    losses = []
+    for name in ("off", "blocks"):
+        _, run = train(name, model=make_small(dropout=0.0), compile=name)
+        losses.append([record["loss"] for record in read_jsonl(run.metrics_path)])
+    # roundings of float32, twelve updates on
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -115,11 +115,11 @@ def _read(
     began: float,
 ) -> _Shown:
     """Return what the passes showed: the one time that an update waits for the device, and one message to all ranks."""
-    watched = session.norm_inputs.take(loss.device)
-    fetched = torch.cat([loss[None], watched, norm.double()[None], gradients.double()]).cpu()
-    loss, watched, gradients = fetched.tensor_split([1, 1 + len(watched)])
-    own = torch.cat(
-        [loss, loss.new_tensor([interrupted, began * session.ranks.is_writer]), watched]
+    own = torch.stack([loss, loss.new_tensor(interrupted), loss.new_tensor(began)])
+    own[2] *= session.ranks.is_writer
+    own = torch.cat([own, session.norm_inputs.take(loss.device)])
+    own, gradients = (
+        torch.cat([own, norm.double()[None], gradients.double()]).cpu().tensor_split([len(own)])
     )
     total = session.ranks.total(own)
     squares, counts = total[3:].chunk(2)

@@ -135,7 +135,6 @@ class Engine:
 def gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return the L2 norm of each parameter's gradient, [P] on their device, 0 where it has none."""
     gradients = [parameter.grad for parameter in parameters]
-    norms = torch._foreach_norm([gradient for gradient in gradients if gradient is not None])
-    zero, found = norms[0].new_zeros(()), iter(norms)
-    # numbers that the host writes into a tensor of the device would make it wait
-    return torch.stack([zero if gradient is None else next(found) for gradient in gradients])
+    found = torch._foreach_norm([gradient for gradient in gradients if gradient is not None])
+    nothing, norms = found[0].new_zeros(()), iter(found)
+    return torch.stack([nothing if gradient is None else next(norms) for gradient in gradients])
