@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from typing import Any, TextIO
 
 from measuring import HERE, ratios, save, spread
 
@@ -36,7 +37,7 @@ class Worker:
 
     name: str
     process: subprocess.Popen[str]
-    ready: dict[str, int] = field(default_factory=dict)
+    ready: dict[str, Any] = field(default_factory=dict)
     tokens_per_second: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
@@ -66,24 +67,34 @@ class Worker:
         }
 
 
-def start(name: str, options: argparse.Namespace) -> Worker:
-    """Start one model's process and wait until it is built."""
+def start(
+    name: str,
+    *,
+    size: str,
+    precision: str,
+    threads: int,
+    device: str = "cpu",
+    compiled: str = "eager",
+    log: TextIO | None = None,
+) -> Worker:
+    """Start one model's process, which builds it and then says that it is ready; its errors go to `log`."""
     peer = name.removesuffix(" (again)")
-    command = [sys.executable, str(HERE / "training_worker.py"), peer, options.size]
+    options = {"precision": precision, "threads": threads, "device": device, "compile": compiled}
     process = subprocess.Popen(
-        [*command, options.precision, str(options.threads)],
+        [sys.executable, str(HERE / "training_worker.py"), peer, size]
+        + [f"--{key}={value}" for key, value in options.items()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=log,
         text=True,
     )
-    worker = Worker(name, process)
-    worker.ready = {key: int(value) for key, value in worker.ask().items()}
-    return worker
+    return Worker(name, process)
 
 
 def run_rounds(workers: list[Worker], options: argparse.Namespace) -> None:
     """Warm everyone up, then alternate; every second round runs backwards."""
     for worker in workers:
+        worker.ready = worker.ask()
         worker.measure(2)
     for index in range(options.rounds):
         turn = index * 3 % len(workers)
@@ -117,7 +128,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    workers = [start(name, options) for name in options.only or MODELS]
+    shared = {"size": options.size, "precision": options.precision, "threads": options.threads}
+    workers = [start(name, **shared) for name in options.only or MODELS]
     try:
         run_rounds(workers, options)
     finally:

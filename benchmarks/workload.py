@@ -1,7 +1,7 @@
 """What every model of the training benchmark is given: its size, its batch, its positions."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,19 @@ class Size:
 
 
 SIZES = {
-    "6L-6L-d512": Size("6L-6L-d512", 6, 512, 2048, 8, sentences=32),
-    "100L-100L-d64": Size("100L-100L-d64", 100, 64, 128, 2, sentences=16),
+    size.name: size
+    for size in (
+        Size("6L-6L-d512", 6, 512, 2048, 8, sentences=32),
+        Size("100L-100L-d64", 100, 64, 128, 2, sentences=16),
+        # for a card of 80 GB, with as many tokens as leave room for the most wasteful peer
+        Size("6L-6L-d512-256x64", 6, 512, 2048, 8, sentences=256, length=64),
+        Size("18L-18L-d512-256x64", 18, 512, 2048, 8, sentences=256, length=64),
+        Size("100L-100L-d512-64x64", 100, 512, 2048, 8, sentences=64, length=64),
+        Size("100L-100L-d1024-24x64", 100, 1024, 4096, 16, sentences=24, length=64),
+        # to run every line, not to measure
+        Size("2L-2L-d32-4x8", 2, 32, 64, 2, sentences=4, length=8),
+        Size("4L-4L-d32-4x8", 4, 32, 64, 2, sentences=4, length=8),
+    )
 }
 
 
@@ -46,6 +57,11 @@ class Batch:
     pad: int
     num_target_tokens: int
     num_tokens: int
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device."""
+        moved = {name: x.to(device) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **moved)
 
 
 def make_batch(size: Size, pad: int) -> Batch:
@@ -71,6 +87,24 @@ def make_batch(size: Size, pad: int) -> Batch:
         num_target_tokens=num_target_tokens,
         num_tokens=num_target_tokens + int(source_keep.sum()),
     )
+
+
+def model_flops(size: Size, source_lengths: Tensor, target_lengths: Tensor) -> int:
+    """Floating-point operations of both passes over sentences of these lengths [B] that the model itself asks for.
+
+    As in PaLM (arXiv 2204.02311, appendix B): 6 per weight of a matrix and token that it maps, 12 per
+    number in a query and pair of query and key, hidden pairs included; nothing for what else is
+    computed, or computed again.
+    """
+    attention, ffn = 4 * size.d_model**2, 2 * size.d_model * size.ffn_dim
+    num_source, num_target = int(source_lengths.sum()), int(target_lengths.sum())
+    mapped = size.layers * (
+        num_source * (attention + ffn + attention // 2)  # the decoder maps them to keys and values
+        + num_target * (attention + attention // 2 + ffn)
+    )
+    pairs = source_lengths**2 + target_lengths**2 + source_lengths * target_lengths
+    vocabulary = num_target * size.d_model * VOCAB_SIZE
+    return 6 * (mapped + vocabulary) + 12 * size.layers * size.d_model * int(pairs.sum())
 
 
 class SinusoidalPositions(nn.Module):

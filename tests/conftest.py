@@ -24,6 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-browser", action="store_true", help="fail, not skip, where there is no Chromium"
     )
+    parser.addoption(
+        "--device", help="what tests/gpu runs on: cuda, or cpu to run its lines without a card"
+    )
 
 
 def pytest_configure() -> None:

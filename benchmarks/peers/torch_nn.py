@@ -40,7 +40,9 @@ class TorchTransformer(nn.Module):
 
     def forward(self, source: Tensor, source_keep: Tensor, target_in: Tensor) -> Tensor:
         """Logits [B, T, V]."""
-        causal = nn.Transformer.generate_square_subsequent_mask(target_in.shape[1])
+        causal = nn.Transformer.generate_square_subsequent_mask(
+            target_in.shape[1], device=target_in.device
+        )
         hidden = self.transformer(
             self.embed(source),
             self.embed(target_in),

@@ -2,9 +2,7 @@ import threading
 from itertools import islice
 
 import pytest
-import torch
 
-from deepnet.data.objectives import Batch
 from deepnet.data.prefetch import AHEAD, Prefetched
 from deepnet.errors import DataError
 from deepnet.training.batches import updates_from
@@ -122,12 +120,3 @@ def test_an_error_in_the_loop_leaves_no_thread():
 def test_a_loader_that_is_never_asked_starts_no_thread():
     with Prefetched(Loader()):
         assert _threads() == []
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_what_is_pinned_goes_to_the_gpu_unchanged():
-    tensor = torch.arange(6).reshape(2, 3)
-    batch = Batch(tensor, None, tensor, tensor, 6, 6).pinned()
-    assert batch.source.is_pinned()
-    assert torch.equal(batch.to("cuda").target_in.cpu(), tensor)
