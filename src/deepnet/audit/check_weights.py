@@ -15,6 +15,7 @@ from deepnet.audit.report import Finding
 from deepnet.audit.roles import RoleMatrix
 from deepnet.audit.stacks import Shape
 from deepnet.schemes.base import Init, Role
+from deepnet.transformer.grouped_query import full_draw
 
 _POOLED_ERRORS, _SINGLE_ERRORS = 5.0, 6.0
 """Standard errors from which on a pool, or one matrix of it, is off; single matrices are many."""
@@ -84,10 +85,12 @@ def check_weights(claim: Claim, matrices: list[RoleMatrix], shape: Shape) -> lis
 
 def _pools(claim: Claim, matrices: list[RoleMatrix]) -> list[Pool]:
     kinds = {site.measured: site.kind for site, _ in claim.pairs}
+    queries = {matrix.site: len(matrix.weight) for matrix in matrices if matrix.role == "q"}
     pools: dict[tuple[str, str], Pool] = {}
     for matrix in matrices:
         init = claim.init(matrix)
         if init is not None and matrix.site is not None:
+            init = full_draw(init, matrix.role, matrix.weight, rows=queries.get(matrix.site))
             kind = kinds[matrix.site]
             pool = pools.setdefault((kind, matrix.role), Pool(claim.stack.name, kind, []))
             pool.matrices.append((matrix, init))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from deepnet.blocks.sites import ResidualSites
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import Init, Role
+from deepnet.transformer.grouped_query import full_draw
 from deepnet.transformer.initialize import draw
 from deepnet.transformer.residual import Residual
 
@@ -24,16 +25,18 @@ def initialize(
 
     A site's branch is q, k, v and out, or fc1 and fc2 (and gate); a stack's ends are any of embedding, position and
     vocabulary. A tensor is a matrix [fan_out, fan_in], such as a third of a fused one: each of q, k and v is drawn with
-    its own fans. Raises ConfigError where a role is missing, or the part plans none.
+    its own fans; k and v with fewer rows than q, as full ones. Raises ConfigError where a role is missing, or the part
+    plans none.
     """
     inits = part.plan.init if isinstance(part, Residual) else part.plan.ends.init
     _check(part, weights.keys())
+    rows = len(_matrix(weights["q"])) if "q" in weights else None
     for role, weight in weights.items():
         if role not in inits:
             raise ConfigError(
                 f"this site plans no draw for '{role}'; give it a gain (beta=...) or draw it yourself"
             )
-        _fill(weight, inits[role])
+        _fill(weight, full_draw(inits[role], role, _matrix(weight), rows=rows))
 
 
 def _check(part: Residual | ResidualSites, given: Set[Role]) -> None:
@@ -51,8 +54,12 @@ def _check(part: Residual | ResidualSites, given: Set[Role]) -> None:
 
 def _fill(weight: nn.Linear | nn.Embedding | Tensor, init: Init) -> None:
     # not detach(): torch would refuse to read the caller's view of a fused matrix afterwards
-    draw((weight if isinstance(weight, Tensor) else weight.weight).data, init)
+    draw(_matrix(weight).data, init)
     if isinstance(weight, nn.Linear) and weight.bias is not None:
         weight.bias.zero_()
     if isinstance(weight, nn.Embedding) and weight.padding_idx is not None:
         weight.weight[weight.padding_idx] = 0.0
+
+
+def _matrix(weight: nn.Linear | nn.Embedding | Tensor) -> Tensor:
+    return weight if isinstance(weight, Tensor) else weight.weight

@@ -28,11 +28,15 @@ def full_matrix(weight: Tensor, *, num_heads: int, head_size: int) -> Tensor:
     return heads.repeat_interleave(times, 0).flatten(0, 1)
 
 
-def full_draw(init: Init, role: Role, matrix: Tensor) -> Init:
-    """Return the draw of a matrix; narrow keys and values get the std of full ones, gain / sqrt(fan_in)."""
+def full_draw(init: Init, role: Role, matrix: Tensor, *, rows: int | None = None) -> Init:
+    """Return the draw of a matrix; keys and values narrower than queries get the std of full ones.
+
+    `rows` has the queries' matrix, by default as many as columns.
+    """
     fan_out, fan_in = matrix.shape
-    if role in ("k", "v") and init.kind in ("xavier_normal", "xavier_uniform") and fan_out < fan_in:
-        std = init.value / math.sqrt(fan_in)
+    rows = fan_in if rows is None else rows
+    if role in ("k", "v") and init.kind in ("xavier_normal", "xavier_uniform") and fan_out < rows:
+        std = init.std(fan_in, rows)
         limit = std * math.sqrt(3.0)
         return Init("normal", std) if init.kind == "xavier_normal" else Init("uniform", limit)
     return init

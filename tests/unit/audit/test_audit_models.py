@@ -48,6 +48,21 @@ def test_our_own_models_are_passed_with_and_without_their_claim(name):
 
 
 @pytest.mark.parametrize(
+    "shape",
+    [{"num_kv_heads": 1}, *({"positions": kind} for kind in ("rotary", "alibi", "relative"))],
+)
+def test_our_own_kinds_of_attention_are_passed(shape):
+    torch.manual_seed(1)
+    config = TransformerConfig(
+        encoder_layers=3, decoder_layers=2, d_model=32, ffn_dim=64, num_heads=4, vocab_size=60, **shape
+    )  # fmt: skip
+    model = Transformer(config, scheme_class("deepnorm")())
+    report = deepnet.audit(model, (IDS, None, TARGET), claims="deepnorm")
+    assert report.findings == []
+    assert len(report.sites) == 12
+
+
+@pytest.mark.parametrize(
     ("name", "options", "norm", "skip", "branch"),
     [
         ("deepnorm", {}, "post", 4**0.25, 1.0),

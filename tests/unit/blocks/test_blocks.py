@@ -208,6 +208,19 @@ def test_each_role_gets_its_std_also_within_a_fused_matrix():
         assert linear.weight.std().item() == pytest.approx(target, rel=4 / math.sqrt(2 * 64 * 256))
 
 
+@pytest.mark.parametrize("rows", [64, 32])
+def test_keys_and_values_of_fewer_heads_get_the_std_of_full_ones(rows):
+    torch.manual_seed(1)
+    sizes = {"q": rows, "k": rows // 4, "v": rows // 4}
+    linears = {role: nn.Linear(64, size) for role, size in sizes.items()}
+    site = deepnet.DeepNorm(64, 2.0, beta=0.25)
+    deepnet.initialize(site, {**linears, "out": nn.Linear(rows, 64)})
+    for role, linear in linears.items():
+        target = (0.25 if role == "v" else 1.0) * math.sqrt(2 / (64 + rows))
+        error = 4 / math.sqrt(2 * linear.weight.numel())
+        assert linear.weight.std().item() == pytest.approx(target, rel=error)
+
+
 def test_the_ends_of_a_stack_are_drawn_too():
     torch.manual_seed(1)
     sites = deepnet.residual_sites("deepnorm", shape("decoder_only", d_model=64))

@@ -329,6 +329,24 @@ def test_recomputing_layers_gives_the_same_gradients(row, length):
     assert all(torch.equal(grad, found[1][name]) for name, grad in found[0].items())
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
+@every_kind
+@torch.no_grad()
+def test_kernels_of_a_cuda_device_compute_what_a_cpu_does_in_float64(
+    row, architecture, dtype, error
+):
+    """With masks whose rows are no multiple of 8 numbers, a causal flag, fewer heads of keys, added biases."""
+    model = model_of(row, "pre_ln", architecture)
+    source, keep, target_in = batch()
+    read = (source, keep, target_in) if architecture == "encoder_decoder" else (source,)
+    exact = model(*read)
+    found = model.to("cuda", dtype)(*(x.cuda() for x in read)).double().cpu()
+    assert (found - exact).norm() < error * exact.norm()
+
+
 class Counting(TorchDispatchMode):
     """Counts the operations that only masks and positions need."""
 
