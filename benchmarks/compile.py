@@ -276,7 +276,7 @@ def _counted(counted: dict[str, Any]) -> str:
     ]
     lengths = ", ".join(map(str, LENGTHS))
     how = (
-        "4 + 4 layers, or 4 where a scheme is for decoders alone, d 32. Graphs: those of the first update, of forward and "
+        "4 + 4 layers, or 4 where a scheme is for decoders alone, d 32. Graphs: those of the first update, forward and "
         f"backward pass together. Recompiles: those of the next 11; the 12 have {lengths} tokens. Without padding: the "
         "graphs that a batch adds which needs no mask. Blocks are of a kind where modules and parameters are alike. "
         "Losses: relatively, the most of three updates without dropout."
