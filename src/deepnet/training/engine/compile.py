@@ -53,6 +53,7 @@ def compiled(
     # not imported above: it takes as long to import as the rest of torch
     dynamo = importlib.import_module("torch._dynamo")
     settings = dynamo.config.patch(
+        recompile_limit=_MOST_GRAPHS,
         suppress_errors=falls_back,
         specialize_float=True,  # else each rate and factor is a tensor, made anew for every call
         optimize_ddp=False,  # it would cut a block's graph where one of DDP's buckets is full
@@ -75,7 +76,7 @@ def eager(*, compiles: bool) -> AbstractContextManager[object]:
 
 
 def _compile(backend: str | Forward, block: nn.Module, forward: Forward) -> Forward:
-    fast = torch.compile(forward, backend=backend, dynamic=True, recompile_limit=_MOST_GRAPHS)
+    fast = torch.compile(forward, backend=backend, dynamic=True)
     return partial(_run, block, forward, fast)
 
 

@@ -166,7 +166,7 @@ def test_compiled_blocks_compute_the_same(
     batches = [texts(length, seed=length) for length in (7, 5, 9)]
     seen = {}
     for choice in ("off", "blocks"):
-        model = make(scheme, dropout=0.0)
+        model = make(scheme, layers=2, dropout=0.0)
         kept = {"compile": choice, "engine": engine, "recompute": recompute}
         records, graphs = train(tmp_path, model, batches, name=choice, **kept)
         assert graphs[-1] == (2 if choice == "blocks" else 0)
