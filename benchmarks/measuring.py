@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -71,6 +72,8 @@ def versions() -> dict[str, str]:
 
 def commit() -> str:
     """The commit of the working tree, marked when the tree differs from it."""
+    if not shutil.which("git"):
+        return "unknown"
 
     def git(*arguments: str) -> str:
         finished = subprocess.run(

@@ -34,17 +34,16 @@ def passes(model, updates):
     return found
 
 
-@pytest.mark.parametrize("scheme", ["deepnorm", "pre_ln"])
 def test_compiled_layers_compute_the_same_in_as_many_graphs_at_any_depth(
-    make_small, updates, device, scheme
+    make_small, updates, device
 ):
     graphs = []
     for layers in (2, 5):
         shape = {"layers": layers, "dropout": 0.0, "activation": "gelu"}
-        expected = passes(make_small(scheme, **shape).to(device), updates)
+        expected = passes(make_small(**shape).to(device), updates)
         torch.compiler.reset()
         torch._dynamo.utils.counters.clear()
-        model = make_small(scheme, **shape).to(device)
+        model = make_small(**shape).to(device)
         with compiled(model, "layers", ours=True):
             found = passes(model, updates)
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
