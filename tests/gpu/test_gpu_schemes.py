@@ -17,13 +17,14 @@ ROWS = [
 ]
 LIMITS = {
     # rounding is 1e-16, and a thousand products add some of it up
-    "float64": 1e-9,
+    "float64": (1e-9, 1e-9),
     # rounding is 6e-8; with TF32, whose rounding is 5e-4, this fails
-    "float32": 1e-4,
-    # rounding is 2e-3, about twenty products in a row are rounded, and 2e-3 times the root of 20 is 1e-2; of all
-    # gradients together, as that of a single number is a sum of terms that cancel
-    "bfloat16": 3e-2,
+    "float32": (1e-4, 1e-4),
+    # rounding is 2e-3, and about twenty products in a row are rounded forward, forty with those backward; all gradients
+    # in one, as that of a single number is a sum of terms that cancel
+    "bfloat16": (3e-2, 8e-2),
 }
+"""Of the errors of logits and gradients, in parts of what they are."""
 
 
 def outcomes(case, architecture, device, *, precision):
@@ -72,8 +73,8 @@ def test_both_passes_are_those_of_the_cpu_in_float64(case, architecture, device,
         found[1], expected[1] = in_one(found[1]), in_one(expected[1])
     logits, gradients = map(relative_errors, found, expected)
     worst = max(gradients, key=gradients.get)
-    assert logits["logits"] < LIMITS[precision]
-    assert gradients[worst] < LIMITS[precision], worst
+    assert logits["logits"] < LIMITS[precision][0]
+    assert gradients[worst] < LIMITS[precision][1], worst
 
 
 @pytest.mark.parametrize(
