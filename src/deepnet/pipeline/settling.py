@@ -67,6 +67,11 @@ def settle_ends(
         report(
             f"embeddings learn {multiplier:.3g} times as fast as matrices (ends.embedding_lr_multiplier)"
         )
+        if recipe.model.positions == "sinusoidal":
+            report(
+                "in a long run they outgrow sinusoids, which are added to them; model.positions = 'rotary' is not "
+                "(docs/ends.md)"
+            )
     return settled
 
 
