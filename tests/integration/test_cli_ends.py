@@ -190,7 +190,12 @@ def test_a_run_and_a_dry_run_say_what_was_decided(cli, corpus, cache, finished) 
     said = f"embeddings learn {RELATIVE_STEP / (3e-3 * 4):.3g} times as fast as matrices"
     assert said in (finished.parent / "finished.out").read_text()
     dry = ("train", corpus / "recipe.toml", "--dry-run", "--cache", cache)
+    outgrown = "outgrow sinusoids"
     assert said in cli(*dry).out
+    assert outgrown in cli(*dry).out
+    rotary = cli(*dry, "model.positions=rotary").out
+    assert said in rotary
+    assert outgrown not in rotary
     assert "embeddings learn" not in cli(*dry, "ends.embedding_lr_multiplier=1.0").out
 
 
