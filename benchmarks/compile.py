@@ -43,7 +43,7 @@ IDS = 1000
 LENGTHS = (7, 5, 10, 15, 16, 20, 25, 31, 32, 40, 48, 60)
 SMALL = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 32, "ffn_dim": 64, "num_heads": 2}
 TIMED = {"encoder_layers": 12, "decoder_layers": 12, "d_model": 96, "ffn_dim": 256, "num_heads": 4}
-TIMED_SCHEME, TIMED_SHAPE, WARM_UP, UPDATES = "deepnorm", (32, 31), 2, 8
+TIMED_SCHEME, TIMED_SHAPE, WARM_UP, UPDATES = "deepnorm", (32, 31), 1, 5
 """Sentences and tokens of a batch; updates before and while the clock runs."""
 VARIANTS = {
     "eager": ("off", True),

@@ -248,7 +248,8 @@ def test_a_block_that_torch_cannot_compile_runs_as_it_is_written_where_that_was_
     model, batch = make("deepnorm", layers=1, dropout=0.0).train(), texts(5)
     plain = logits(model, batch)
     with compiled(blocks_of(model), backend=refuse, falls_back=True):
-        assert torch.equal(logits(model, batch), plain)
+        # torch tries the functions inside, too, and what holds no graph chooses torch's attention
+        torch.testing.assert_close(logits(model, batch), plain, rtol=1e-5, atol=1e-6)
 
 
 def test_a_block_that_torch_cannot_compile_ends_the_run_with_the_reason(counters):
