@@ -26,15 +26,16 @@ for found in benchmarks/.venv/bin/python .venv/bin/python; do
 done
 export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}"
 
-failed=0
 if [ ! -e "$out/tests.txt" ]; then
   # warnings are no failures here: one run on a card is to tell everything
+  failed=0
   timeout $((60 * minutes < 540 ? 60 * minutes : 540)) \
     "$python" -m pytest tests/gpu --device "$device" -W default -rfEs --durations 5 >"$out/tests.tmp" 2>&1 || failed=$?
   if [ $failed = 124 ]; then echo "ended after its time limit" >>"$out/tests.tmp"; fi
+  echo $failed >"$out/tests.status"
   mv "$out/tests.tmp" "$out/tests.txt"
   tail -n 1 "$out/tests.txt"
 fi
 "$python" benchmarks/gpu.py --device "$device" ${tiny[@]+"${tiny[@]}"} --out "$out" \
   --minutes "$((minutes - SECONDS / 60))"
-exit $failed
+exit "$(cat "$out/tests.status")"

@@ -47,7 +47,9 @@ def _draw(
 ) -> WeightChange:
     matrix, bias, before = weight.matrix(), weight.bias(), spread(weight.matrix())
     journal.keep(weight.parameter)
-    target = full_draw(init, weight.role, matrix)
+    queries = [w.matrix() for w in one.found.part.weights if w.role == "q"]
+    rows = len(queries[0]) if queries else None
+    target = full_draw(init, weight.role, matrix, rows=rows)
     draw(matrix, target)
     with torch.no_grad():
         matrix.mul_(weight.factor)

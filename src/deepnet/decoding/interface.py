@@ -99,7 +99,7 @@ class DecodingConfig(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Sampling: only the fewest tokens whose probabilities reach this sum."""
     seed: Annotated[int, Field(ge=0)] = 1
-    """Sampling: seed of the draws; with it each line's sample is fixed, whatever the batches."""
+    """Sampling: seed of the draws; with it each line's sample is fixed, whatever the batches (in float32)."""
     max_tokens: Annotated[int, Field(ge=1)] = 4096
     """Source tokens of one batch (sentences x longest); a longer sentence is refused."""
 

@@ -59,13 +59,17 @@ def describe_again(run: RunFolder, recipe: Recipe, tokenization: str | None) -> 
 def _fixed_sections(recipe: Recipe) -> dict[str, Any]:
     """Return what a resumed run must not change besides the sections of training.
 
-    Of the ends, what is not the scheme's own: there was no choice when the oldest runs were recorded.
+    Of the ends, what is not the scheme's own, and heads of keys where they are fewer: there was no choice when the
+    oldest runs were recorded.
     """
     sections = {"data", "cleaning", "tokenizer", "batching", "model", "scheme"}
     own = own_ends(recipe).model_dump()
     chosen = recipe.ends.model_dump(mode="json", exclude_none=True)
     ends = {key: value for key, value in chosen.items() if value != own[key]}
-    return {**recipe.model_dump(mode="json", include=sections), "ends": ends}
+    fixed = recipe.model_dump(mode="json", include=sections)
+    if not recipe.model.num_kv_heads:
+        del fixed["model"]["num_kv_heads"]
+    return {**fixed, "ends": ends}
 
 
 def fixed_settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:

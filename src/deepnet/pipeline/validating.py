@@ -26,7 +26,7 @@ class Share:
 
     loss: SummedLoss
     translations: Sequence[str]
-    """None where BLEU is not asked for."""
+    """Of its sentences; empty where BLEU is not asked for."""
 
 
 class HeldOut(Validation):

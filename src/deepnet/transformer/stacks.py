@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from deepnet.errors import ConfigError
 from deepnet.schemes.base import Ends, Learned, RoleWeight, StackContext, StackPlan
 from deepnet.transformer.cache import DecoderCache
 from deepnet.transformer.dropout import dropout
@@ -95,6 +96,7 @@ class Stack(nn.Module):
         self.stream = plan.stream
         self.name = context.stack
         made = build_positions(positions, context, max_positions=max_positions)
+        _refuse_unheard(positions, made, plan)
         self.entry = Entry(
             plan.ends,
             d_model=context.d_model,
@@ -147,6 +149,21 @@ class Stack(nn.Module):
             Places(queries, queries if keys is None else keys), dtype=query_type(x)
         )
         return found
+
+
+def _refuse_unheard(
+    kind: PositionKind, made: AddedPositions | AttentionPositions, plan: StackPlan
+) -> None:
+    """Raise ConfigError for a bias of scores in a stack without self-attention, as merged attention has none.
+
+    Rotary angles go unheard there, too, but there are bundles that have them.
+    """
+    is_bias = isinstance(made, AttentionPositions) and kind != "rotary"
+    if is_bias and all(site.branch != "self" for _, site in plan.sites):
+        raise ConfigError(
+            f"positions '{kind}' are a bias of self-attention, and a stack of this scheme has none (its attention is "
+            "merged); take 'sinusoidal' or 'learned'"
+        )
 
 
 def _multiplier(plan: float | Learned | None, d_model: int) -> nn.Module | float:

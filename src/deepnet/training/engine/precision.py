@@ -36,12 +36,12 @@ def resolve_precision(name: PrecisionName, *, device: torch.device, width: int =
     """
     if name == "fp16" and device.type == "cpu":
         raise ConfigError(
-            "training.precision = 'fp16' needs a GPU: CPUs have no fast fp16 products; use 'bf16', 'fp32' or 'auto', "
+            "precision 'fp16' needs a GPU: CPUs have no fast fp16 products; use 'bf16', 'fp32' or 'auto', "
             "and resume a run that was begun in fp16 on a GPU"
         )
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ConfigError(
-            "training.precision = 'bf16' is not possible on this GPU; use 'fp16', 'fp32' or 'auto', and resume a run "
+            "precision 'bf16' is not possible on this GPU; use 'fp16', 'fp32' or 'auto', and resume a run "
             "that was begun in bf16 on a device that has it"
         )
     if name == "auto":
@@ -52,7 +52,7 @@ def resolve_precision(name: PrecisionName, *, device: torch.device, width: int =
 def finished_precision(recorded: str, *, device: torch.device, width: int) -> Precision:
     """Return in which precision a finished model runs that was trained in the `recorded` one.
 
-    The same, where the device has it and is not slower for it; else float32.
+    The same, where the device has it and is not slower for it (bf16 for fp16 on such a CPU); else float32.
     """
     if recorded == "fp16" and device.type == "cuda":
         return Precision("fp16", device.type)
