@@ -51,7 +51,7 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
 
 def compiled(model: nn.Module, what: str, *, ours: bool) -> AbstractContextManager[object]:
     """Compile nothing ("eager"), every layer by itself ("layers"), or the whole ("model"), in a context."""
-    if what == "layers" and ours and importlib.util.find_spec(ENGINE):
+    if what == "layers" and ours:
         return importlib.import_module(ENGINE).compiled(list(layers(model)))
     for module in {"eager": [], "layers": layers(model), "model": [model]}[what]:
         # module.compile() would leave the layers of torch.nn as they are: dynamo skips their files

@@ -96,7 +96,6 @@ def train_small(
 ) -> tuple[Transformer, RunFolder]:
     """Train a small model; keys of TrainingConfig and arguments of train_loop may be mixed."""
     settings = {"max_steps": 12, "log_every": 1, "save_every": 3, "label_smoothing": 0.0}
-    settings |= {"compile": "off"} if "compile" in TrainingConfig.model_fields else {}
     settings |= {key: given.pop(key) for key in given.keys() & TrainingConfig.model_fields.keys()}
     open_run = RunFolder.open if resume else partial(RunFolder.create, recipe={})
     run, model = open_run(root / name), model or small_model()

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from deepnet.record import read_jsonl
-from deepnet.training.config import TrainingConfig
 from training_worker import compiled
 
 pytestmark = [
@@ -53,7 +52,6 @@ def test_compiled_layers_compute_the_same_in_as_many_graphs_at_any_depth(
     assert graphs[0] == graphs[1] > 0
 
 
-@pytest.mark.skipif("compile" not in TrainingConfig.model_fields, reason="no key compiles a run")
 def test_a_run_that_is_compiled_has_the_losses_of_one_that_is_not(train, make_small):
     losses = []
     for name in ("off", "blocks"):

@@ -2,7 +2,8 @@
 
 Each token is drawn by inverting the cumulative distribution at one uniform number. The numbers of a sentence come from
 a generator of its own, seeded by (seed, line), so that neither the batch nor the other sentences have a say: with the
-same device a line gives the same samples wherever it is translated, in 16 bits but for how each batch rounds. `n_best` is the number of samples.
+same device a line gives the same samples wherever it is translated, in 16 bits but for how each batch rounds.
+`n_best` is the number of samples.
 
 Letters of shapes: B sentences in the batch, W samples, V vocabulary without padding, C cached entries, L longest
 output.

@@ -8,7 +8,7 @@ from deepnet.config import Section
 
 OptimizerName = Literal["adam", "adamw", "radam", "sgd", "lamb", "adafactor"]
 PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
-CompileName = Literal["auto", "off", "blocks"]
+CompileName = Literal["off", "blocks"]
 OptimizerFamily = Literal["sgd", "adam", "lamb"]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -105,10 +105,10 @@ class TrainingConfig(Section):
     """Keep the parts of the sharded engine in main memory while no pass needs them."""
     recompute: bool = False
     """Compute the activations of a block again in the backward pass instead of keeping them: less memory, more time."""
-    compile: CompileName = "auto"
+    compile: CompileName = "off"
     """blocks: torch.compile makes one graph for each kind of block, of any length, in the first updates; it needs a C++
-    compiler on a CPU, Triton on CUDA. auto: on CUDA where Triton is there, off on a CPU, where it was slower. A run
-    goes on under either; dropout then draws other masks."""
+    compiler on a CPU, where it was slower, and Triton and a C compiler on CUDA. A run goes on under either; dropout
+    then draws other masks."""
     label_smoothing: Fraction = 0.1
     """Share of the target probability that is spread evenly over the vocabulary."""
     validate_every: Count = 0

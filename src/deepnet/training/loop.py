@@ -134,8 +134,7 @@ def train_loop(
         watch=Stopwatch(clock),
     )
     _begin(session, earlier, resume=resume, on_resume=on_resume)
-    falls_back = training.compile == "auto"
-    compile_ = compiled(blocks, falls_back=falls_back) if plan.compiles else nullcontext()
+    compile_ = compiled(blocks) if plan.compiles else nullcontext()
     recompute = recomputed(blocks) if training.recompute else nullcontext()
     with compile_, recompute, norm_inputs.open(ranks.device), Interruption() as signals:
         stopped = _train(session, signals)

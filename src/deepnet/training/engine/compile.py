@@ -25,14 +25,9 @@ _MOST_GRAPHS = 64
 
 
 def resolve_compile(name: CompileName, *, device: torch.device, has_blocks: bool) -> bool:
-    """Return whether blocks run compiled on a device; raises ConfigError where they are to, and it has no compiler.
-
-    auto: on CUDA where Triton is there. Not on a CPU, where compiled blocks are the slower (docs/compile.md).
-    """
+    """Return whether blocks run compiled on a device; raises ConfigError where they are to, and it has no compiler."""
     if name == "off" or not has_blocks:
         return False
-    if name == "auto":
-        return device.type == "cuda" and not _lacking(device)
     if lacking := _lacking(device):
         raise ConfigError(
             f"training.compile = 'blocks' needs {lacking}, and there is none; install it, or set "
@@ -42,25 +37,26 @@ def resolve_compile(name: CompileName, *, device: torch.device, has_blocks: bool
 
 
 @contextmanager
-def compiled(
-    blocks: Iterable[nn.Module], *, falls_back: bool = False, backend: str | Forward = "inductor"
-) -> Iterator[None]:
+def compiled(blocks: Iterable[nn.Module], *, backend: str | Forward = "inductor") -> Iterator[None]:
     """Run each block as compiled code where it trains, for the length of the context.
 
-    In evaluation mode and without gradients (validation, search, probes) a block runs as it is written. One that torch
-    cannot compile does so, too, with torch's warning, where that `falls_back`; elsewhere it raises DeepNetError.
+    In evaluation mode and without gradients (validation, search, probes) a block runs as it is written. Raises
+    DeepNetError where torch cannot compile one.
     """
     # not imported above: it takes as long to import as the rest of torch
     dynamo = importlib.import_module("torch._dynamo")
     settings = dynamo.config.patch(
         recompile_limit=_MOST_GRAPHS,
-        suppress_errors=falls_back,
         specialize_float=True,  # else each rate and factor is a tensor, made anew for every call
         optimize_ddp=False,  # it would cut a block's graph where one of DDP's buckets is full
     )
+    # else a backward pass is compiled when it is first run, and what goes wrong there is another error
+    whole = importlib.import_module("torch._functorch.config").patch(
+        force_non_lazy_backward_lowering=True
+    )
     # else a graph of sentences that are as long as their translations would be of no use for others
     shapes = importlib.import_module("torch.fx.experimental._config").patch(use_duck_shape=False)
-    with settings, shapes, replaced_forwards(blocks, partial(_compile, backend)):
+    with settings, shapes, whole, replaced_forwards(blocks, partial(_compile, backend)):
         try:
             yield
         except dynamo.exc.BackendCompilerFailed as error:

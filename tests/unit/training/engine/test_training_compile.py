@@ -244,14 +244,6 @@ def refuse(graph, inputs):
     raise ValueError("C++ compile error\nblock.cpp:7: error: no such header")
 
 
-def test_a_block_that_torch_cannot_compile_runs_as_it_is_written_where_that_was_left_open(counters):
-    model, batch = make("deepnorm", layers=1, dropout=0.0).train(), texts(5)
-    plain = logits(model, batch)
-    with compiled(blocks_of(model), backend=refuse, falls_back=True):
-        # torch tries the functions inside, too, and what holds no graph chooses torch's attention
-        torch.testing.assert_close(logits(model, batch), plain, rtol=1e-5, atol=1e-6)
-
-
 def test_a_block_that_torch_cannot_compile_ends_the_run_with_the_reason(counters):
     model = make("deepnorm", layers=1).train()
     reason = (
@@ -259,11 +251,6 @@ def test_a_block_that_torch_cannot_compile_ends_the_run_with_the_reason(counters
     )
     with pytest.raises(DeepNetError, match=reason), compiled(blocks_of(model), backend=refuse):
         logits(model, texts(5))
-
-
-def test_auto_leaves_a_cpu_as_it_is():
-    assert not resolve_compile("auto", device=CPU, has_blocks=True)
-    assert not resolve_compile("off", device=torch.device("cuda"), has_blocks=True)
 
 
 def test_a_machine_without_a_compiler_is_told_what_to_install():
