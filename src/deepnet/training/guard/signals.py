@@ -54,7 +54,7 @@ class Tally(NamedTuple):
 
     squares: Tensor
     """Sum of the squares of all elements, float64 [1]."""
-    count: Tensor
+    number: Tensor
     """How many there were, float64 [1]."""
 
 
@@ -105,7 +105,7 @@ def _count(norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     x: Tensor = next(iter((*args, *kwargs.values()))).detach()
     tally: Tally = getattr(norm, _TALLY)
     tally.squares.add_(sum_of_squares(x))
-    tally.count.add_(x.numel())
+    tally.number.add_(x.numel())
 
 
 def watched_parameters(model: nn.Module) -> list[Watched]:
