@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from deepnet.bundle import load_bundle
 from deepnet.lock import locked_folder
 from deepnet.pipeline.recipe import load_recipe
+from deepnet.pipeline.resuming import fixed_sections
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl
 from deepnet.training.sinks.progress import ProgressDisplay
@@ -81,6 +82,14 @@ def test_what_a_resumed_run_may_not_change_is_said(cli, cache, finished):
     )
     assert result.code == 2
     assert "'model.d_model' was 16 and is now 32" in result.err
+
+
+@pytest.mark.parametrize(("few", "is_there"), [(0, False), (1, True)])
+def test_checkpoints_of_before_heads_of_keys_could_be_fewer_say_nothing_of_them(
+    corpus, few, is_there
+):
+    recipe = load_recipe(corpus / "recipe.toml", [f"model.num_kv_heads={few}"])
+    assert ("num_kv_heads" in fixed_sections(recipe)["model"]) == is_there
 
 
 def test_a_longer_run_with_a_linear_schedule_says_how(cli, corpus, cache, tmp_path):

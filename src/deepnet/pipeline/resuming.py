@@ -29,7 +29,7 @@ def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
     recorded = load_recipe(run.path)
     recipe = with_ends(recipe, recorded.ends)
-    before, now = _fixed_sections(recorded), _fixed_sections(recipe)
+    before, now = fixed_sections(recorded), fixed_sections(recipe)
     check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
     if latest_checkpoint(run.checkpoints):
         return recipe, None
@@ -56,7 +56,7 @@ def describe_again(run: RunFolder, recipe: Recipe, tokenization: str | None) -> 
     )
 
 
-def _fixed_sections(recipe: Recipe) -> dict[str, Any]:
+def fixed_sections(recipe: Recipe) -> dict[str, Any]:
     """Return what a resumed run must not change besides the sections of training.
 
     Of the ends, what is not the scheme's own, and heads of keys where they are fewer: there was no choice when the
@@ -74,7 +74,7 @@ def _fixed_sections(recipe: Recipe) -> dict[str, Any]:
 
 def fixed_settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:
     """Return what a resumed run must not change, the name of the text too, with files called as in its checkpoints."""
-    settings = {**_fixed_sections(recipe), "prepared": {"text": data.name}}
+    settings = {**fixed_sections(recipe), "prepared": {"text": data.name}}
     latest = latest_checkpoint(run.checkpoints)
     before = read_header(latest)["settings"] if latest else {}
     return named_as_before(settings, before)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
 
 from deepnet import apply_scheme
 from deepnet.adapt.attach import attach
@@ -50,6 +51,17 @@ def test_t5_q_makes_up_for_unscaled_attention(zoo):
     apply_scheme(model, "post_ln")
     pooled = [f.part.weights[0].matrix() for f in locate(model).sites() if f.site.kind != "ffn"]
     assert float(torch.stack(pooled).std()) == pytest.approx((16 * 8) ** -0.5, rel=0.06)
+
+
+def test_heads_of_a_size_of_their_own_are_not_taken_for_few():
+    config = T5Config(vocab_size=40, d_model=64, d_kv=8, d_ff=48, num_layers=3, num_heads=4)
+    model = T5ForConditionalGeneration(config)
+    apply_scheme(model, "post_ln")
+    weights = [w for found in locate(model).sites() for w in found.part.weights]
+    for role in "kv":
+        drawn = torch.stack([w.matrix() for w in weights if w.role == role])
+        error = 4 / math.sqrt(2 * drawn.numel())
+        assert float(drawn.std()) == pytest.approx(math.sqrt(2 / (32 + 64)), rel=error)
 
 
 def test_the_report_names_every_weight_and_module(zoo):

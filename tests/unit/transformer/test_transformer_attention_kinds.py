@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import deepnet
 from deepnet.bundle import load_bundle, save_bundle
+from deepnet.errors import ConfigError
 from deepnet.probes.place import parameter_places
 from deepnet.schemes.base import Policy
 from deepnet.schemes.catalogue import load_scheme
@@ -445,3 +446,13 @@ def test_impossible_kinds_are_refused(shape, words):
 def test_every_kind_of_positions_is_a_file():
     files = {path.stem for path in Path(base.__file__).parent.glob("*.py")} - {"__init__", "base"}
     assert files == set(get_args(base.PositionKind))
+
+
+@pytest.mark.parametrize("positions", ["alibi", "relative"])
+def test_a_bias_that_no_attention_would_hear_is_refused(positions):
+    config = TransformerConfig(
+        d_model=16, ffn_dim=32, num_heads=2, vocab_size=20, positions=positions
+    )
+    merged = load_scheme("ds_init", {"merged": True})
+    with pytest.raises(ConfigError, match=f"positions '{positions}' are a bias of self-attention"):
+        Transformer(config, merged)
