@@ -216,7 +216,7 @@ class Subject:
             loader=ListedUpdates([]),
             loss=loss,
             after_update=follow_updates(model.scheme) if is_ours else None,
-            validate=None,
+            validation=None,
             norm_inputs=inputs,
             probes=Probes(None, model=model, run=run, ranks=engine.ranks),
             run=run,

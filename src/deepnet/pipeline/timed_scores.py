@@ -39,7 +39,7 @@ def timed_perplexity(
 ) -> dict[str, Any]:
     """Return the loss in nats per predicted token and its perplexity, with the counts and the seconds that it took."""
     started = time.monotonic()
-    loss = validation_loss(model, batches, device=device, precision=precision).per_token()
+    loss = validation_loss(model, batches, device=device, precision=precision)
     return {
         "loss": loss,
         "perplexity": perplexity(loss),

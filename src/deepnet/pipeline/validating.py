@@ -15,7 +15,7 @@ from deepnet.pipeline.preparing import held_out_batches
 from deepnet.pipeline.recipe import Recipe
 from deepnet.training.engine.precision import Precision
 from deepnet.training.engine.ranks import Ranks
-from deepnet.training.loss import SummedLoss, total_loss, validation_loss
+from deepnet.training.loss import SummedLoss, held_out_loss, total_loss
 from deepnet.training.validation import Validation, num_shares
 from deepnet.transformer.models import Transformer
 
@@ -54,7 +54,7 @@ class HeldOut(Validation):
 
     def measure(self, model: nn.Module, step: int) -> Share:
         """Return the loss of this rank's batches and the translations of its sentences, in the run's precision."""
-        loss = validation_loss(model, self._batches, device=self._device, precision=self._precision)
+        loss = held_out_loss(model, self._batches, device=self._device, precision=self._precision)
         return Share(loss, self._translations(model) if self._gives_bleu else ())
 
     def combine(self, found: Sequence[Share]) -> Mapping[str, float]:

@@ -67,15 +67,26 @@ def total_loss(found: Iterable[SummedLoss]) -> SummedLoss:
     return SummedLoss(sum(nats), sum(num_tokens))
 
 
-@torch.no_grad()
 def validation_loss(
     model: nn.Module,
     batches: Iterable[TokenBatch],
     *,
     device: torch.device,
     precision: Precision,
+) -> float:
+    """Return the unsmoothed loss in nats per predicted token over all batches, in evaluation mode."""
+    return held_out_loss(model, batches, device=device, precision=precision).per_token()
+
+
+@torch.no_grad()
+def held_out_loss(
+    model: nn.Module,
+    batches: Iterable[TokenBatch],
+    *,
+    device: torch.device,
+    precision: Precision,
 ) -> SummedLoss:
-    """Return the unsmoothed loss over all batches, in evaluation mode."""
+    """Return the unsmoothed loss of the batches, in evaluation mode."""
     loss = token_loss(label_smoothing=0.0)
     total, num_tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     was_training = model.training

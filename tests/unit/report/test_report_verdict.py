@@ -109,7 +109,7 @@ def test_a_translator_that_translates_nothing_did_not_learn(tmp_path: Path) -> N
         ("report/deepnorm_500", "finished, with incidents"),
         ("demo/first/seed1/post_ln", "did not learn"),
         ("demo/second/seed11/deepnorm", "finished"),
-        ("multi30k_de_en", "finished"),
+        ("multi30k_de_en/seed1", "finished"),
     ],
 )
 def test_the_runs_that_the_repository_keeps(name: str, badge: str) -> None:
