@@ -66,7 +66,7 @@ def _by_torch(
         dropout_p=dropout,
         is_causal=is_causal,
         scale=scale,
-        enable_gqa=k.shape[1] < q.shape[1],
+        enable_gqa=is_flash,  # whether there are fewer may be a symbol to a compiler
     )
 
 
