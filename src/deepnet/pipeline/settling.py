@@ -69,7 +69,7 @@ def settle_ends(
         )
         if recipe.model.positions == "sinusoidal":
             report(
-                "in a long run they outgrow sinusoids, which are added to them; model.positions = 'rotary' is not "
+                "they outgrow sinusoids, which are added to them; model.positions = 'rotary' gave 4 to 7 BLEU more "
                 "(docs/ends.md)"
             )
     return settled
