@@ -69,8 +69,7 @@ def settle_ends(
         )
         if recipe.model.positions == "sinusoidal":
             report(
-                "they outgrow sinusoids, which are added to them; model.positions = 'rotary' gave 4 to 7 BLEU more "
-                "(docs/ends.md)"
+                "they outgrow sinusoids, which are added to them; model.positions = 'rotary' is not (docs/ends.md)"
             )
     return settled
 
