@@ -9,14 +9,16 @@ Groups of cells on Multi30k by the recipe of the grid of schemes (300 updates un
     settling   on tatoeba-en-de, one seed: what the rule of the default was found on
     mechanism  one thing at a time: a row's rate, its length, its draw, the logits' scale; one end at a time; and the
                cheap rival, a higher rate for everything
-    factor     learning-rate multipliers 1 to 300 over width, rate, batch and vocabulary; 30 over depth
-    optimizers the same under AdamW, SGD and LAMB
-    duration   1,200 and 4,800 updates
     positions  sinusoids, which are added to the rows, and rotary angles, which are not, under three kinds of rows:
                1,000 updates of the shipped recipe, with BLEU
+    factor     the rule's learning-rate multiplier, a third and three times of it, over width, rate, batch and
+               vocabulary; the rule over depth
+    optimizers multipliers 10, 30 and 100 under AdamW, SGD and LAMB
+    duration   the rule in 1,200 and 4,800 updates
     schemes    every scheme of the grid with the ends it had and the default of today
     one_text   next token and masked tokens, the ends they had and the default
 
+From `factor` on all have rotary angles, which fast rows do not outgrow; `settling` and `mechanism` have sinusoids.
 Each variant is compared with `old` of the same setting at the same seed; the interval is Student's, 95%, over the
 differences. No cell of `settling` is in another group: other text, other seeds.
 """
@@ -25,7 +27,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -39,6 +41,7 @@ from cells import result_path, run_cells, train_cell
 from deepnet.bundle import load_bundle
 from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
+from deepnet.pipeline.settling import default_ends
 from deepnet.record import read_jsonl, write_json
 from deepnet.schemes.catalogue import scheme_table
 from deepnet.transformer.scales import scaled
@@ -119,8 +122,9 @@ FACTOR_SETTINGS: dict[str, tuple[str, ...]] = {
     "vocabulary 1,000, 6 + 6": (*layers(6), "tokenizer.vocab_size=1000"),
     "vocabulary 8,000, 6 + 6": (*layers(6), "tokenizer.vocab_size=8000"),
 }
-DEPTHS = {f"{n} + {n} layers": layers(n) for n in (18, 50, 100)}
-MULTIPLIERS = (1, 3, 10, 30, 100, 300)
+DEPTHS = {f"{n} + {n} layers": layers(n) for n in (50, 100)}
+MULTIPLES = {"a third of the rule": 1 / 3, "the rule": 1, "three times the rule": 3}
+ROTARY = "model.positions=rotary"
 OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "adamw, 6 + 6": (*layers(6), "optimizer.name=adamw", "optimizer.weight_decay=0.1"),
     "sgd, 6 + 6": (
@@ -223,31 +227,53 @@ def settling_cells() -> list[Cell]:
     return cells
 
 
+def rotary(rows: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return the settings with rotary angles."""
+    return {setting: (*own, ROTARY) for setting, own in rows.items()}
+
+
+def around_the_rule(rows: dict[str, tuple[str, ...]]) -> Iterator[Cell]:
+    """Yield the old ends and multiples of the rule's multiplier, which differs by setting, one seed of all first."""
+    cells = [
+        cell
+        for setting, own in rotary(rows).items()
+        for cell in cells_of(
+            "factor",
+            {setting: own},
+            {"old": (OLD,), **{name: rate(n * rule(own)) for name, n in MULTIPLES.items()}},
+        )
+    ]
+    yield from sorted(cells, key=lambda cell: cell.seed)
+
+
+def rule(settings: tuple[str, ...]) -> float:
+    """Return the multiplier of the default in a setting."""
+    recipe = load_recipe(HERE / "scheme_grid.toml", ["scheme.name=deepnorm", *settings])
+    ends = default_ends(recipe, vocab_size=recipe.tokenizer.vocab_size)
+    return ends.embedding_lr_multiplier or 1.0
+
+
 def all_cells() -> list[Cell]:
     """Return every cell of every group."""
     translators = [
         row["name"] for row in scheme_table() if "encoder_decoder" in row["architectures"]
     ]
-    by_rate = {f"rate x{n}": rate(n) if n > 1 else (OLD,) for n in MULTIPLIERS}
-    by_rate = {"old": by_rate.pop("rate x1"), **by_rate}
-    few = {name: by_rate[name] for name in ("old", "rate x10", "rate x30", "rate x100")}
     same_decay = {
-        name: (*settings, f"ends.embedding_weight_decay_multiplier={1 / n}")
-        for (name, settings), n in zip(few.items(), (1, 10, 30, 100), strict=True)
+        f"rate x{n}": (*rate(n), f"ends.embedding_weight_decay_multiplier={1 / n}")
+        for n in (10, 30, 100)
     }
     default = {"old": (OLD,), "default": ()}
-    lasting = ("old", "rate x30", "unit rows, FixNorm's draw")
     masked = ("model.architecture=encoder_only", *_sides(18, 0))
     return [
         *settling_cells(),
         *cells_of("mechanism", {"18 + 18 layers": ()}, MECHANISM),
-        *cells_of("factor", FACTOR_SETTINGS, by_rate),
-        *cells_of("factor", DEPTHS, {name: by_rate[name] for name in ("old", "rate x30")}),
-        *cells_of("optimizers", OPTIMIZERS, {**same_decay, "default": ()}),
-        *cells_of("duration", DURATIONS, {name: MECHANISM[name] for name in lasting}),
         *cells_of("positions", {"12 + 12 layers, width 96": _SHIPPED}, POSITIONS),
-        *cells_of("schemes", {name: OPTIONS.get(name, ()) for name in translators}, default),
-        *cells_of("one_text", {"next token": (), "masked tokens": masked}, default),
+        *around_the_rule(FACTOR_SETTINGS),
+        *cells_of("factor", rotary(DEPTHS), {"old": (OLD,), "the rule": ()}),
+        *cells_of("optimizers", rotary(OPTIMIZERS), {"old": (OLD,), **same_decay}),
+        *cells_of("duration", rotary(DURATIONS), {"old": (OLD,), "the rule": ()}),
+        *cells_of("schemes", rotary({n: OPTIONS.get(n, ()) for n in translators}), default),
+        *cells_of("one_text", rotary({"next token": (), "masked tokens": masked}), default),
     ]
 
 
