@@ -9,8 +9,9 @@ Groups of cells on Multi30k by the recipe of the grid of schemes (300 updates un
     settling   on tatoeba-en-de, one seed: what the rule of the default was found on
     mechanism  one thing at a time: a row's rate, its length, its draw, the logits' scale; one end at a time; and the
                cheap rival, a higher rate for everything
-    positions  sinusoids, which are added to the rows, and rotary angles, which are not, under three kinds of rows:
-               1,000 updates of the shipped recipe, with BLEU
+    positions  sinusoids, which are added to the rows, and rotary angles, which are not, under three kinds of rows;
+               rotary angles where a translation starts from padding, a row of zeros, instead of eos: 1,000 updates
+               of the shipped recipe, with BLEU
     factor     the rule's learning-rate multiplier, a third and three times of it, over width, rate, batch and
                vocabulary; the rule over depth
     optimizers multipliers 10, 30 and 100 under AdamW, SGD and LAMB
@@ -154,9 +155,12 @@ _SHIPPED = (
     "validation.bleu_sentences=1014",
 )
 _ROWS = {"old": (OLD,), "default": (), "unit rows": (OLD, "ends.rows=unit")}
+_FROM_PADDING = "model.decoder_start=padding"
 POSITIONS: dict[str, tuple[str, ...]] = {
     **_ROWS,
     **{f"rotary, {name}": ("model.positions=rotary", *rows) for name, rows in _ROWS.items()},
+    "rotary from padding, old": ("model.positions=rotary", _FROM_PADDING, OLD),
+    "rotary from padding, default": ("model.positions=rotary", _FROM_PADDING),
 }
 
 SETTLING: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {

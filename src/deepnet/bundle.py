@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from deepnet.config import Section, build
@@ -37,6 +37,7 @@ from deepnet.schemes.catalogue import (
 from deepnet.seal import find_damage, read_json, seal_folder
 from deepnet.tensor_files import read_tensors as read_tensors
 from deepnet.tensor_files import write_tensors as write_tensors
+from deepnet.transformer.config import as_recorded
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
@@ -65,6 +66,12 @@ class BundleConfig(Section):
     """The sha256 of the source's and the target's SentencePiece model; null where there is none."""
     training: dict[str, Any] = Field(default_factory=dict)
     """Where the weights come from: recipe, data, updates, scores."""
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _start_as_before(cls, given: Any) -> Any:
+        """Start from padding where it was saved before there was a choice."""
+        return as_recorded(given) if isinstance(given, dict) else given
 
     @property
     def scheme_name(self) -> str:

@@ -92,6 +92,27 @@ def test_checkpoints_of_before_heads_of_keys_could_be_fewer_say_nothing_of_them(
     assert ("num_kv_heads" in fixed_sections(recipe)["model"]) == is_there
 
 
+@pytest.mark.parametrize(("positions", "start"), [("sinusoidal", None), ("rotary", "eos")])
+def test_checkpoints_of_before_decoders_could_start_from_eos_say_nothing_of_it(
+    corpus, positions, start
+):
+    recipe = load_recipe(corpus / "recipe.toml", [f"model.positions={positions}"])
+    assert fixed_sections(recipe)["model"].get("decoder_start") == start
+
+
+def test_a_run_of_before_there_was_a_choice_goes_on_from_padding(cli, corpus, cache, tmp_path):
+    run, options = tmp_path / "run", ["model.positions=rotary", "model.decoder_start=padding"]
+    whole = ["--out", run, "--cache", cache]
+    assert cli("train", corpus / "recipe.toml", *options, *whole).code == 0
+    record = run / "recipe.json"
+    saved = json.loads(record.read_text())
+    del saved["recipe"]["model"]["decoder_start"]
+    record.write_text(json.dumps(saved))
+    longer = ["model.positions=rotary", "training.max_steps=12", "--resume"]
+    assert cli("train", corpus / "recipe.toml", *longer, *whole).code == 0
+    assert not load_bundle(run / "bundle").model.config.starts_from_eos
+
+
 def test_a_longer_run_with_a_linear_schedule_says_how(cli, corpus, cache, tmp_path):
     run, options = tmp_path / "run", ["schedule.name=linear", "training.max_steps=12"]
     assert cli("train", corpus / "recipe.toml", *options, "--out", run, "--cache", cache).code == 0

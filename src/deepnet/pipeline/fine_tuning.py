@@ -47,6 +47,7 @@ def take_weights(model: Transformer, start_from: str | Path, trust_code: TrustCo
 def _function(model: Transformer) -> dict[str, Any]:
     """Return what decides the function that a model's weights compute."""
     shape = model.config.model_dump(exclude={"dropout", "attention_dropout", "activation_dropout"})
+    shape["decoder_start"] = "eos" if model.config.starts_from_eos else "padding"
     if model.max_positions is None:
         del shape["max_positions"]
     plans = [plan for stack in model.stacks() for _, plan in stack.plan.sites]

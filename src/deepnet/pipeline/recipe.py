@@ -26,6 +26,7 @@ from deepnet.training.config import (
     optimizer_family,
 )
 from deepnet.training.guard.config import GuardConfig
+from deepnet.transformer.config import as_recorded
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rates
 from deepnet.transformer.models import STACKS, TransformerConfig, check_defined, stack_context
 
@@ -181,12 +182,14 @@ def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe, apply `section.key=value` overrides and check it; raises ConfigError that names the key.
 
     `recipe` is a TOML file, the folder of a run, whose own recipe is taken, or the name of a shipped recipe. A run from
-    before there was a choice of ends had the scheme's own.
+    before there was a choice of ends had the scheme's own, and before one of the decoder's start padding.
     """
     path = find_recipe(recipe)
     if not path.is_dir():
         return parse_recipe(override(read_toml(path), overrides))
     recorded = _recorded(RunFolder.open(path))
+    if "model" in recorded:
+        recorded = {**recorded, "model": as_recorded(recorded["model"])}
     loaded = parse_recipe(override(_without_defaults(recorded), overrides))
     return loaded if "ends" in recorded else with_ends(loaded, own_ends(loaded))
 

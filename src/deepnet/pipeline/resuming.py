@@ -28,7 +28,7 @@ def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str
         vocabulary = build(TokenizerConfig, saved["recipe"]["tokenizer"], where="tokenizer")
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
     recorded = load_recipe(run.path)
-    recipe = with_ends(recipe, recorded.ends)
+    recipe = _started_as(with_ends(recipe, recorded.ends), recorded)
     before, now = fixed_sections(recorded), fixed_sections(recipe)
     check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
     if latest_checkpoint(run.checkpoints):
@@ -59,8 +59,8 @@ def describe_again(run: RunFolder, recipe: Recipe, tokenization: str | None) -> 
 def fixed_sections(recipe: Recipe) -> dict[str, Any]:
     """Return what a resumed run must not change besides the sections of training.
 
-    Of the ends, what is not the scheme's own, and heads of keys where they are fewer: there was no choice when the
-    oldest runs were recorded.
+    Of the ends, what is not the scheme's own, heads of keys where they are fewer, and the decoder's start where it is
+    eos: there was no choice when the oldest runs were recorded.
     """
     sections = {"data", "cleaning", "tokenizer", "batching", "model", "scheme"}
     own = own_ends(recipe).model_dump()
@@ -69,7 +69,18 @@ def fixed_sections(recipe: Recipe) -> dict[str, Any]:
     fixed = recipe.model_dump(mode="json", include=sections)
     if not recipe.model.num_kv_heads:
         del fixed["model"]["num_kv_heads"]
+    del fixed["model"]["decoder_start"]
+    if recipe.model.starts_from_eos:
+        fixed["model"]["decoder_start"] = "eos"
     return {**fixed, "ends": ends}
+
+
+def _started_as(recipe: Recipe, recorded: Recipe) -> Recipe:
+    """Return the recipe whose decoder starts as that of the run does, unless it says otherwise."""
+    if recipe.model.decoder_start != "auto":
+        return recipe
+    start = {"decoder_start": recorded.model.decoder_start}
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update=start)})
 
 
 def fixed_settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The shape of a Transformer, as recipes and bundles say it."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,7 +9,7 @@ from deepnet.config import Section
 from deepnet.schemes.base import Architecture
 from deepnet.transformer.feed_forward import Activation
 from deepnet.transformer.norms import NormKind
-from deepnet.transformer.positions.base import PositionKind
+from deepnet.transformer.positions.base import ADDED_POSITIONS, PositionKind
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -42,6 +43,9 @@ class TransformerConfig(Section):
     angles, penalties by distance (alibi) or trained biases by distance (relative, T5's)."""
     max_positions: Count = 1024
     """Longest sentence, in tokens, that learned positions can hold; the other kinds have no limit."""
+    decoder_start: Literal["auto", "padding", "eos"] = "auto"
+    """What stands before the first token of a translation: padding, whose row is zero, or eos. auto: padding where
+    positions are added to it, else eos, as the gradient of a norm at zero is hundreds of times too large."""
     activation: Activation = "relu"
     """Activation of the feed-forward branch; swiglu is gated and has a third matrix."""
     norm: NormKind = "layer_norm"
@@ -54,6 +58,12 @@ class TransformerConfig(Section):
     """Dropout rate on attention weights."""
     activation_dropout: Rate = 0.0
     """Dropout rate after the feed-forward activation."""
+
+    @property
+    def starts_from_eos(self) -> bool:
+        """Whether eos stands before the first token of a translation, not padding."""
+        is_open = self.decoder_start == "auto" and self.positions not in ADDED_POSITIONS
+        return self.architecture == "encoder_decoder" and (is_open or self.decoder_start == "eos")
 
     @model_validator(mode="after")
     def _consistent(self) -> "TransformerConfig":
@@ -75,3 +85,8 @@ class TransformerConfig(Section):
         if self.source_vocab_size and self.tie_embeddings == "all":
             raise ValueError('two vocabularies cannot share rows: set tie_embeddings to "decoder"')
         return self
+
+
+def as_recorded(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shape of a model as its record means it: decoders started from padding before there was a choice."""
+    return {"decoder_start": "padding", **shape}

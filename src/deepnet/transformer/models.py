@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from deepnet.data.tokenizer import EOS
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     Architecture,
@@ -128,12 +129,13 @@ class Transformer(Stepped):
             memory_keep=cache.memory_keep,
         )
         self.check_made()
-        x = self.decoder(tokens, self.target_embedding, inputs, start=position, cache=cache)
+        ids = self._started(tokens)
+        x = self.decoder(ids, self.target_embedding, inputs, start=position, cache=cache)
         return self.project(x)
 
     @property
     def start(self) -> int:
-        """Return the id a decoder starts from: the padding id, one more than the ids it can choose."""
+        """Return the id a decoder is given to start from: the padding id, one more than the ids it can choose."""
         return self.config.vocab_size - 1
 
     @property
@@ -197,8 +199,12 @@ class Transformer(Stepped):
             memory_keep=broadcast_keep(memory_keep),
         )
         self.check_made()
-        decoded: Tensor = self.decoder(ids, self.target_embedding, inputs)
+        decoded: Tensor = self.decoder(self._started(ids), self.target_embedding, inputs)
         return decoded
+
+    def _started(self, ids: Tensor) -> Tensor:
+        """Return the decoder's ids [B, T] with eos in place of padding where a translation starts from that."""
+        return ids.masked_fill(ids == self.start, EOS) if self.config.starts_from_eos else ids
 
     def _stack(self, name: StackName) -> Stack:
         config = self.config

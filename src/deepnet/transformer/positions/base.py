@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from deepnet.schemes.base import Role, StackContext
 
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "relative"]
+ADDED_POSITIONS: tuple[PositionKind, ...] = ("sinusoidal", "learned")
+"""The kinds that are `AddedPositions`."""
 
 
 class AddedPositions(nn.Module):
