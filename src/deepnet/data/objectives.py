@@ -73,7 +73,10 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Translation:
-    """Predict each token of the target, eos too, from the source and the target so far, which starts from padding."""
+    """Predict each token of the target, eos too, from the source and the target so far, which starts from padding.
+
+    A model may read eos in its place (`TransformerConfig.decoder_start`).
+    """
 
     def num_tokens(self, lengths: Indices) -> int:
         """Return the target's tokens."""
