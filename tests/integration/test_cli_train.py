@@ -257,6 +257,15 @@ def test_fine_tuning_goes_on_with_branchnorms_growth(cli, corpus, cache, tmp_pat
     assert steps == [4, 8]
 
 
+def test_fine_tuning_starts_translations_as_the_bundle_does(cli, corpus, cache, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = ["model.positions=rotary", "training.max_steps=4"]
+    train = ["train", corpus / "recipe.toml", *options, "--cache", cache]
+    assert cli(*train, "model.decoder_start=padding", "--out", first).code == 0
+    assert cli(*train, "--from", first, "--out", second).code == 0
+    assert load_bundle(second / "bundle").model.config.decoder_start == "padding"
+
+
 def test_resuming_notices_that_the_text_has_changed(cli, corpus, cache, tmp_path):
     for name in ("text.de", "text.en", "recipe.toml"):
         shutil.copy(corpus / name, tmp_path)

@@ -12,20 +12,24 @@ from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import Constant
 from deepnet.schemes.catalogue import TrustCode, check_trusted, describe_scheme
 from deepnet.training.checkpoint.resume import list_changes
+from deepnet.transformer.config import started_as
 from deepnet.transformer.models import Transformer
 
 
 def with_vocabulary_of(recipe: Recipe, start_from: str | Path, trust_code: TrustCode) -> Recipe:
     """Return the recipe with the vocabulary of a bundle: its weights mean nothing under another.
 
-    Raises CheckpointError where the bundle needs code that is not trusted.
+    Where it says nothing of what stands before a translation, that is the bundle's, too. Raises CheckpointError where
+    the bundle needs code that is not trusted.
     """
     folder = bundle_path(start_from)
-    check_trusted(read_bundle_config(folder).scheme_name, trust_code, where=folder)
+    config = read_bundle_config(folder)
+    check_trusted(config.scheme_name, trust_code, where=folder)
     files = map(str, model_files(folder))
     given = dict(zip(MODEL_FIELDS, files, strict=False))  # one of them where both sides share it
     tokenizer = build(TokenizerConfig, given, where="tokenizer")
-    return recipe.model_copy(update={"tokenizer": tokenizer})
+    model = started_as(recipe.model, config.model)
+    return recipe.model_copy(update={"tokenizer": tokenizer, "model": model})
 
 
 def take_weights(model: Transformer, start_from: str | Path, trust_code: TrustCode) -> None:

@@ -14,6 +14,7 @@ from deepnet.pipeline.settling import settle_precision
 from deepnet.record import RunFolder
 from deepnet.training.checkpoint.folder import latest_checkpoint, read_header
 from deepnet.training.checkpoint.resume import check_resumable
+from deepnet.transformer.config import started_as
 
 
 def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str | None]:
@@ -28,7 +29,8 @@ def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str
         vocabulary = build(TokenizerConfig, saved["recipe"]["tokenizer"], where="tokenizer")
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
     recorded = load_recipe(run.path)
-    recipe = _started_as(with_ends(recipe, recorded.ends), recorded)
+    recipe = with_ends(recipe, recorded.ends)
+    recipe = recipe.model_copy(update={"model": started_as(recipe.model, recorded.model)})
     before, now = fixed_sections(recorded), fixed_sections(recipe)
     check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
     if latest_checkpoint(run.checkpoints):
@@ -73,14 +75,6 @@ def fixed_sections(recipe: Recipe) -> dict[str, Any]:
     if recipe.model.starts_from_eos:
         fixed["model"]["decoder_start"] = "eos"
     return {**fixed, "ends": ends}
-
-
-def _started_as(recipe: Recipe, recorded: Recipe) -> Recipe:
-    """Return the recipe whose decoder starts as that of the run does, unless it says otherwise."""
-    if recipe.model.decoder_start != "auto":
-        return recipe
-    start = {"decoder_start": recorded.model.decoder_start}
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update=start)})
 
 
 def fixed_settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:

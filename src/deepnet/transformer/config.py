@@ -90,3 +90,9 @@ class TransformerConfig(Section):
 def as_recorded(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Return the shape of a model as its record means it: decoders started from padding before there was a choice."""
     return {"decoder_start": "padding", **shape}
+
+
+def started_as(shape: TransformerConfig, other: TransformerConfig) -> TransformerConfig:
+    """Return the shape with what stands before a translation of another, unless it says otherwise."""
+    said = shape.decoder_start != "auto"
+    return shape if said else shape.model_copy(update={"decoder_start": other.decoder_start})
