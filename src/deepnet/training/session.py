@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
+from deepnet.probes.norm_input import NormInputs
 from deepnet.record import RunFolder
 from deepnet.training.batches import Updates
 from deepnet.training.checkpoint.folder import latest_checkpoint
@@ -15,7 +16,6 @@ from deepnet.training.config import TrainingConfig
 from deepnet.training.engine.base import Engine
 from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.engine.ranks import Ranks
-from deepnet.training.guard.signals import NormInputs
 from deepnet.training.plan import Plan
 from deepnet.training.probing import Probes, Probing
 from deepnet.training.state import TrainingState
