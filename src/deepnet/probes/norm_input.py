@@ -81,9 +81,9 @@ class NormInputs:
 
     def take(self, device: torch.device) -> Tensor:
         """Return the sums of squares, then the numbers of elements since the last call: float64 [2 S]."""
-        tallies = [self._tallies[norm] for norm in self._norms]
-        if not tallies:
+        if not self._tallies:
             return torch.zeros(0, dtype=torch.float64, device=device)
+        tallies = [self._tallies[norm] for norm in self._norms]
         sums = torch.cat([each for field in zip(*tallies, strict=True) for each in field])
         torch._foreach_zero_([each for tally in self._tallies.values() for each in tally])
         return sums

@@ -136,7 +136,9 @@ def train_loop(
     _begin(session, earlier, resume=resume, on_resume=on_resume)
     compile_ = compiled(blocks) if plan.compiles else nullcontext()
     recompute = recomputed(blocks) if training.recompute else nullcontext()
-    with compile_, recompute, norm_inputs.open(ranks.device), Interruption() as signals:
+    watches = session.trained.guard.config.watches
+    listen = norm_inputs.open(ranks.device) if watches else nullcontext()
+    with compile_, recompute, listen, Interruption() as signals:
         stopped = _train(session, signals)
     ranks.wait()
     state = session.state
