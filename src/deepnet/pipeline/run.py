@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from deepnet.data.prefetch import Prefetched
-from deepnet.data.prepare import PreparedData
+from deepnet.data.prepare import PreparedData, say_nothing
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import bleu_signature
 from deepnet.pipeline.beginning import first_batches, preparation
@@ -104,7 +104,7 @@ def run_recipe(
     any more; the last good checkpoint stays.
     """
     with joined_ranks(choose_device(device)) as ranks:
-        report = report if ranks.is_writer else _say_nothing
+        report = report if ranks.is_writer else say_nothing
         if ranks.is_writer and not resume:
             RunFolder.check_free(out)
         origin: str | None = None
@@ -273,7 +273,3 @@ def follow_updates(scheme: ResidualScheme) -> AfterUpdate:
             scheme.advance(model, behind + step)
 
     return follow
-
-
-def _say_nothing(message: str) -> None:
-    """Discard a message, on the ranks that do not write."""
