@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from deepnet.errors import DivergenceError
+from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl, write_json
@@ -47,6 +49,37 @@ class TrainedCell(Protocol):
 
     def recipe(self) -> Recipe:
         """The recipe with what is this cell's."""
+
+
+class GroupedCell(TrainedCell, Protocol):
+    """One of several groups of cells, at a seed."""
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the training."""
+
+
+def run_groups(cells: Iterable[GroupedCell], options: Namespace) -> None:
+    """Run the cells of the groups and seeds that the command line names, or all, once their text is prepared."""
+    chosen = [
+        cell
+        for cell in cells
+        if (not options.groups or cell.group in options.groups)
+        and (not options.seeds or cell.seed in options.seeds)
+    ]
+    recipes = [cell.recipe() for cell in chosen]
+    for recipe in {f"{one.data} {one.tokenizer}": one for one in recipes}.values():
+        prepare_data(recipe, report=print)
+    run_cells(
+        [cell.name for cell in chosen],
+        out=options.out,
+        processes=options.processes,
+        arguments=lambda name: ("--cell", name),
+    )
 
 
 def no_more(run: Path) -> dict[str, Any]:

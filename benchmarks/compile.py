@@ -27,6 +27,7 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+from deepnet.probes.norm_input import NormInputs
 from deepnet.record import RunFolder, read_jsonl, write_json
 from deepnet.schemes.catalogue import list_schemes, load_scheme
 from deepnet.training import loop
@@ -34,7 +35,6 @@ from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.cross_entropy import summed_cross_entropy
 from deepnet.training.engine.compile import compiled
-from deepnet.training.guard.signals import NormInputs
 from deepnet.transformer.models import Transformer, TransformerConfig
 from measuring import commit, device, ratios, spread, versions
 from theory_workload import interval, markdown, number

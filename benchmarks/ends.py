@@ -25,32 +25,26 @@ differences. No cell of `settling` is in another group: other text, other seeds.
 """
 
 import argparse
-import json
-import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from cells import result_path, run_cells, train_cell
+from cells import run_groups, train_cell
 from deepnet.bundle import load_bundle
-from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.settling import default_ends
-from deepnet.record import read_jsonl, write_json
+from deepnet.record import read_jsonl
 from deepnet.schemes.catalogue import scheme_table
 from deepnet.transformer.scales import scaled
-from measuring import compared
+from ends_tables import render
 from scheme_grid import OPTIONS
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parent / "results" / "ends"
 SEEDS = (11, 12, 13)
 TATOEBA = ("data.corpus=tatoeba-en-de", "data.test_split=test")
 OLD = "ends.embedding_lr_multiplier=1.0"
@@ -97,9 +91,12 @@ MECHANISM: dict[str, tuple[str, ...]] = {
 }
 
 
-def layers(number: int) -> tuple[str, ...]:
-    """Return the settings of so many layers a side."""
-    return (f"model.encoder_layers={number}", f"model.decoder_layers={number}")
+def layers(encoder: int, decoder: int | None = None) -> tuple[str, ...]:
+    """Return the settings of so many layers, as many in the decoder unless told otherwise."""
+    return (
+        f"model.encoder_layers={encoder}",
+        f"model.decoder_layers={encoder if decoder is None else decoder}",
+    )
 
 
 def width(d_model: int) -> tuple[str, ...]:
@@ -267,7 +264,7 @@ def all_cells() -> list[Cell]:
         for n in (10, 30, 100)
     }
     default = {"old": (OLD,), "default": ()}
-    masked = ("model.architecture=encoder_only", *_sides(18, 0))
+    masked = ("model.architecture=encoder_only", *layers(18, 0))
     return [
         *settling_cells(),
         *cells_of("mechanism", {"18 + 18 layers": ()}, MECHANISM),
@@ -313,93 +310,6 @@ def collapse(run: Path) -> dict[str, Any]:
     }
 
 
-def _sides(encoder_layers: int, decoder_layers: int) -> tuple[str, ...]:
-    return (
-        f"model.encoder_layers={encoder_layers}",
-        f"model.decoder_layers={decoder_layers}",
-    )
-
-
-# The tables and the pictures ----------------------------------------------------------------------------------------
-
-
-def render(out: Path) -> None:
-    """Write the tables, the pictures and the losses of all finished cells into results/."""
-    cells = all_cells()
-    found = [json.loads(p.read_text()) for c in cells if (p := result_path(out, c.name)).exists()]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    write_json(RESULTS / "metrics.json", {"cells": found})
-    parts = [f"# {len(found)} of {len(cells)} cells are finished\n"]
-    for group in dict.fromkeys(cell.group for cell in cells):
-        results = [result for result in found if result["group"] == group]
-        if results:
-            parts.append(table(group, results))
-            draw(results, RESULTS / f"{group}.png")
-    (RESULTS / "table.md").write_text("\n".join(parts))
-
-
-def table(group: str, results: list[dict[str, Any]]) -> str:
-    """Return the last validation loss of each variant and its paired difference from `old`."""
-    lines = [
-        f"## {group.replace('_', ' ').capitalize()}",
-        "",
-        "Last validation loss, nats per target token; less `old` at the same seed, with a 95% interval; greedy BLEU on "
-        "valid, where it was asked for; of the first seed the entropy of cross-attention at update 100, and the size "
-        "(root mean square, median) of what a token enters with in the end, beside which added positions have 0.71.",
-        "",
-        "| setting | variant | seeds | loss | less old | interval | BLEU | entropy | size |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for (setting, variant), losses in _by_variant(results).items():
-        shown = statistics.mean(losses.values())
-        old = _by_variant(results).get((setting, "old"), {})
-        differences = [losses[seed] - old[seed] for seed in losses.keys() & old.keys()]
-        against = compared(differences) if variant != "old" else ("", "")
-        cells = [r for r in results if (r["setting"], r["variant"]) == (setting, variant)]
-        row = [setting, variant, str(len(losses)), f"{shown:.3f}", *against, *_also(cells)]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _also(cells: list[dict[str, Any]]) -> tuple[str, str, str]:
-    """Return the mean BLEU of a variant's cells, and the entropy and the size of the first, where there are any."""
-    scores = [list(cell["bleu"].values())[-1] for cell in cells if "bleu" in cell]
-    entropy = cells[0].get("cross_entropy", {}).get("100")
-    size = cells[0].get("row_size")
-    return (
-        f"{statistics.mean(scores):.1f}" if scores else "",
-        "" if entropy is None else f"{entropy:.2f}",
-        "" if size is None else f"{size:.2f}",
-    )
-
-
-def _by_variant(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[int, float]]:
-    """Return the last losses by seed of each variant of each setting; infinity for a run that diverged."""
-    losses: dict[tuple[str, str], dict[int, float]] = {}
-    for result in results:
-        last = list(result["losses"].values())[-1:]
-        value = last[0] if last and not result["stopped"] else math.inf
-        losses.setdefault((result["setting"], result["variant"]), {})[result["seed"]] = value
-    return losses
-
-
-def draw(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw every cell's last loss as a dot, a line of dots per setting and variant."""
-    rows = _by_variant(results)
-    figure = Figure(figsize=(8, 0.26 * len(rows) + 1.2), layout="constrained")
-    axes = figure.add_subplot()
-    for place, ((_, variant), losses) in enumerate(rows.items()):
-        finite = [loss for loss in losses.values() if math.isfinite(loss)]
-        colour = "#D55E00" if variant == "old" else "#0072B2"
-        axes.plot(finite, [place] * len(finite), "o", color=colour, alpha=0.7)
-    axes.set_yticks(range(len(rows)), [f"{setting}: {variant}" for setting, variant in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("last validation loss, nats per target token")
-    axes.grid(alpha=0.3)
-    FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=120)
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
@@ -420,23 +330,9 @@ def main() -> None:
     if options.cell:
         train_cell(cells[options.cell], options.out, measure=measured)
     elif options.render:
-        render(options.out)
+        render(options.out, list(cells.values()))
     else:
-        chosen = [
-            cell
-            for cell in cells.values()
-            if (not options.seeds or cell.seed in options.seeds)
-            and (not options.groups or cell.group in options.groups)
-        ]
-        recipes = [cell.recipe() for cell in chosen]
-        for recipe in {f"{one.data} {one.tokenizer}": one for one in recipes}.values():
-            prepare_data(recipe, report=print)
-        run_cells(
-            [cell.name for cell in chosen],
-            out=options.out,
-            processes=options.processes,
-            arguments=lambda name: ("--cell", name),
-        )
+        run_groups(cells.values(), options)
 
 
 if __name__ == "__main__":

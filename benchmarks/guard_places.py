@@ -32,6 +32,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from deepnet.pipeline.run import follow_updates
+from deepnet.probes.norm_input import NormInputs
 from deepnet.record import RunFolder, write_json
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.batches import ListedUpdate, ListedUpdates
@@ -40,7 +41,6 @@ from deepnet.training.engine.base import Engine
 from deepnet.training.engine.ranks import Ranks
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Verdict
-from deepnet.training.guard.signals import NormInputs
 from deepnet.training.plan import settle
 from deepnet.training.probing import Probes
 from deepnet.training.session import Session

@@ -24,9 +24,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cells import result_path, run_cells
+from cells import result_path, run_groups
 from deepnet.errors import DivergenceError
-from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl, write_json
 from guard_cells import Cell, all_cells
@@ -109,21 +108,7 @@ def main() -> None:
     elif options.render:
         render(options.out, also=options.healthy)
     else:
-        chosen = [
-            cell
-            for cell in cells.values()
-            if (not options.groups or cell.group in options.groups)
-            and (not options.seeds or cell.seed in options.seeds)
-        ]
-        recipes = [cell.recipe() for cell in chosen]
-        for recipe in {f"{one.data} {one.tokenizer}": one for one in recipes}.values():
-            prepare_data(recipe, report=print)
-        run_cells(
-            [cell.name for cell in chosen],
-            out=options.out,
-            processes=options.processes,
-            arguments=lambda name: ("--cell", name),
-        )
+        run_groups(cells.values(), options)
 
 
 if __name__ == "__main__":

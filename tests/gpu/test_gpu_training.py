@@ -88,21 +88,27 @@ def test_the_guard_names_the_place_of_a_nan_by_computing_the_update_again(train,
     assert len(column(run, "loss")) == 5
 
 
-def synchronisations(train, name, *, max_steps):
+def synchronisations(train, name, *, max_steps, **given):
     """Return how often the host waited for the device in a run that records and saves at its end alone."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            train(name, max_steps=max_steps, log_every=100, save_every=0, clip_norm=1.0)
+            train(name, max_steps=max_steps, log_every=100, save_every=0, clip_norm=1.0, **given)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return sum("synchronizing CUDA operation" in str(warning.message) for warning in seen)
 
 
-def test_an_update_with_its_guard_waits_for_the_device_once(train, device):
+OFF = GuardConfig(spike="off", explosion="off", plateau="off", nan="off")
+
+
+@pytest.mark.parametrize(("guard", "waits"), [(GuardConfig(), 12), (OFF, 0)], ids=["on", "off"])
+def test_an_update_waits_for_the_device_once_for_its_guard_alone(train, device, guard, waits):
     if device.type != "cuda":
         pytest.skip("only CUDA computes while the host goes on, and tells when that waits")
     # both see the longest sentence, whose positions are made when it comes
-    short, long = (synchronisations(train, f"{steps}", max_steps=steps) for steps in (6, 18))
-    assert long - short == 12
+    short, long = (
+        synchronisations(train, f"{steps}", max_steps=steps, guard=guard) for steps in (6, 18)
+    )
+    assert long - short == waits

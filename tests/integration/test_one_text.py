@@ -5,9 +5,7 @@ The file is its own driver: pytest starts it under torchrun with two processes, 
 
 import json
 import math
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -182,17 +180,8 @@ def main(folder: Path) -> None:
     train(folder, load(folder, "encoder_only"), "two")
 
 
-def test_two_processes_compute_what_one_does(folder: Path) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    result = subprocess.run(
-        [sys.executable, *launcher, __file__, str(folder)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+def test_two_processes_compute_what_one_does(folder: Path, run_script) -> None:
+    run_script(__file__, folder, ranks=2)
     one = records(train(folder, load(folder, "encoder_only"), "one"))
     two = records(RunFolder(folder / "two"))
     assert [record["step"] for record in two] == list(range(1, 9))

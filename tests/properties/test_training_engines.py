@@ -3,9 +3,6 @@
 The file is its own driver: pytest starts it twice per engine, as two ranks that train everything there is to compare.
 """
 
-import os
-import socket
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,7 +109,18 @@ def make(scheme):
     return Transformer(config, plan)
 
 
-def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=None, spike_at=None):
+def train(
+    ranks,
+    folder,
+    *,
+    scheme,
+    engine,
+    steps=STEPS,
+    resume=False,
+    nan_at=None,
+    spike_at=None,
+    guard=None,
+):
     """Train with everything that an engine has a part in."""
     every = STEPS // 2 if scheme == SCHEME else STEPS
     model = make(scheme)
@@ -137,7 +145,7 @@ def train(ranks, folder, *, scheme, engine, steps=STEPS, resume=False, nan_at=No
         ),
         optimizer=OptimizerConfig(lr=2e-3, eps=1e-4, weight_decay=0.1),
         schedule=ScheduleConfig(warmup_steps=4),
-        guard=GuardConfig(nan="roll_back" if nan_at else "stop"),
+        guard=guard or GuardConfig(nan="roll_back" if nan_at else "stop"),
         validate=lambda model, step: {"loss": float(loss(model, texts(99, 4), both=both))},
         prepare=lambda model: model.scheme.prepare(model, iter([own])),
         after_update=follow_updates(model.scheme),
@@ -159,47 +167,22 @@ def main(root, engine):
         train(ranks, other, scheme=SCHEME, engine=engine, resume=True)
         train(ranks, root / engine / "trouble", scheme=SCHEME, engine=engine, nan_at=15)
         train(ranks, root / engine / "warned", scheme=SCHEME, engine=engine, spike_at=17)
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
-def run_two(root, engine):
-    """Run two ranks side by side; they must end well."""
-    common = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    port = str(free_port())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(root), engine],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**common, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        said = [process.communicate(timeout=600)[1] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in ranks] == [0, 0], said
+        off = GuardConfig(spike="off", explosion="off", plateau="off", nan="off")
+        train(ranks, root / engine / "unwatched", scheme=SCHEME, engine=engine, guard=off)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, run_pair):
     """The folder of what one process and two, by each engine, trained."""
     root = tmp_path_factory.mktemp("engines")
-    names = [*list_schemes(), "half", "from_one", "trouble", "warned"]
+    names = [*list_schemes(), "half", "from_one", "trouble", "warned", "unwatched"]
     for engine in ("one", *ENGINES):
         for name in names:
             RunFolder.create(root / engine / name, recipe={})
     for engine in ENGINES:  # half of each run that two ranks are to end
         train(Ranks(), root / engine / "from_one", scheme=SCHEME, engine="auto", steps=STEPS // 2)
-        run_two(root, engine)
+        codes, said = run_pair(__file__, root, engine)
+        assert codes == [0, 0], said
         train(Ranks(), root / engine / "half", scheme=SCHEME, engine="auto", resume=True)
     for scheme in list_schemes():
         train(Ranks(), root / "one" / scheme, scheme=scheme, engine="auto")
@@ -229,6 +212,11 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("scheme", list_schemes())
 def test_two_ranks_have_the_losses_and_gradient_norms_of_one(runs, engine, scheme):
     assert_same(figures(runs / engine / scheme), figures(runs / "one" / scheme))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_whose_guard_is_off_add_up_the_same_numbers(runs, engine):
+    assert_same(figures(runs / engine / "unwatched"), figures(runs / "one" / SCHEME))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

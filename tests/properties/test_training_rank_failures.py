@@ -5,8 +5,6 @@ The file is its own driver: pytest starts it twice, as two ranks without a launc
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -105,35 +103,6 @@ def main(folder, what, engine):
         sys.exit(f"error: {error}")
 
 
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
-def run_two(folder, what, engine="auto"):
-    """Run two ranks; return the exit code of each and what it said."""
-    port = str(free_port())
-    common = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder), what, engine],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**common, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        said = [process.communicate(timeout=300)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            process.stderr.close()
-    return [process.returncode for process in processes], said
-
-
 @pytest.fixture
 def folder(tmp_path):
     RunFolder.create(tmp_path, recipe={})
@@ -154,8 +123,10 @@ def steps(folder):
         ("broken validation", "auto", 1, f"rank 0 failed: ValueError: {BROKEN}"),
     ],
 )
-def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, engine, other, reason):
-    codes, said = run_two(folder, what, engine)
+def test_when_one_rank_fails_the_other_ends_with_its_reason(
+    folder, run_pair, what, engine, other, reason
+):
+    codes, said = run_pair(__file__, folder, what, engine)
     assert 0 not in codes
     last = said[other].strip().splitlines()[-1]
     assert last.startswith(f"error: rank {other} stopped, because {reason}")
@@ -167,8 +138,8 @@ def test_when_one_rank_fails_the_other_ends_with_its_reason(folder, what, engine
 
 
 @pytest.mark.parametrize("what", ["validation", "saving"])
-def test_what_the_writer_does_longer_than_gradients_may_take_is_waited_for(folder, what):
-    codes, said = run_two(folder, what)
+def test_what_the_writer_does_longer_than_gradients_may_take_is_waited_for(folder, run_pair, what):
+    codes, said = run_pair(__file__, folder, what, "auto")
     assert codes == [0, 0], said
     assert steps(folder) == list(range(1, 13))
 

@@ -5,7 +5,6 @@ The file is its own driver: pytest starts it under torchrun with two processes, 
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,21 +198,12 @@ def main(folder):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, run_script):
     """The folders that two processes wrote: "two" and "prepared"."""
     folder = tmp_path_factory.mktemp("ranks")
     for name in ("one", "two", "guarded_one", "guarded_two", "timed_one", "timed_two", "prepared"):
         RunFolder.create(folder / name, recipe={})
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    result = subprocess.run(
-        [sys.executable, *launcher, __file__, str(folder / "two")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    run_script(__file__, folder / "two", ranks=2)
     return folder
 
 

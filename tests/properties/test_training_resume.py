@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -155,18 +154,8 @@ def main(folder, limit):
 @pytest.mark.parametrize(
     ("limit", "steps"), [({"max_steps": STEPS}, STEPS), ({"max_epochs": 3}, 21)]
 )
-def test_killed_runs_end_as_uninterrupted_ones(tmp_path, limit, steps):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [sys.executable, __file__, str(tmp_path), json.dumps(limit)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout.splitlines()[-1])
+def test_killed_runs_end_as_uninterrupted_ones(tmp_path, run_script, limit, steps):
+    report = json.loads(run_script(__file__, tmp_path, json.dumps(limit)).splitlines()[-1])
     assert report["steps"] == steps
     assert report["kills"] >= 6
     assert report["different"] == []

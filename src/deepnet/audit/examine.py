@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from deepnet.audit.sites import MeasuredSite, measure_sites
 from deepnet.audit.stacks import LocatedSite, LocatedStack, Shape, locate_stacks, shape_of
 from deepnet.audit.tape import Recorder, Tape
 from deepnet.errors import ConfigError
+from deepnet.probes.listening import fused_paths_off
 from deepnet.schemes.base import OptimizerFamily, ResidualScheme
 from deepnet.schemes.catalogue import load_scheme
 
@@ -95,7 +95,7 @@ def record(model: nn.Module, inputs: Inputs, dtype: torch.dtype) -> Tape:
     model = copy.deepcopy(model).to(device="cpu", dtype=dtype).eval()
     inputs = cast_inputs(inputs, dtype)
     recorder = Recorder(model, input_tensors(inputs), names=names)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _without_fused_layers(), recorder:
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), fused_paths_off(), recorder:
         returned = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
     return Tape(recorder.operations, [recorder.value(one) for one in _tensors(returned)])
 
@@ -118,17 +118,6 @@ def _run(model: nn.Module, inputs: Inputs | None) -> tuple[list[str], Tape]:
         "the model could not be run; give example inputs, as a tuple that the factory returns after "
         "the model\n" + "\n".join(failures or ["nothing to guess its inputs from was found"])
     )
-
-
-@contextmanager
-def _without_fused_layers() -> Iterator[None]:
-    """Keep torch's encoder layer from running as one operation."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _tensors(returned: Any) -> list[Tensor]:

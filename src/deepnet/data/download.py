@@ -35,6 +35,7 @@ from deepnet.record import atomic_folder
 from deepnet.seal import file_sha256
 
 Report = Callable[[str], None]
+"""Takes each message for the user as it comes."""
 
 _SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.IGNORECASE)
 _KEPT_TAGS = re.compile(r"</?(title|description)>")

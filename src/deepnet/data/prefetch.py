@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Semaphore, Thread
-from types import TracebackType
 from typing import Self
 
 from deepnet.data.loader import Update, UpdateLoader
@@ -29,12 +28,7 @@ class Prefetched:
         """Return it; the thread begins with the first update that is asked for."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the thread."""
         self._stop()
 

@@ -12,7 +12,7 @@ keeps.
 import hashlib
 import json
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from deepnet.data.binarize import FORMAT_VERSION as SHARD_VERSION
 from deepnet.data.binarize import binarize
 from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.dataset import TextDataset
+from deepnet.data.download import Report as Report
 from deepnet.data.fingerprint import file_hashes
 from deepnet.data.sources import FILE_FIELDS, DataConfig, Sources, find_sources
 from deepnet.data.steps import FORMAT_VERSION, PARTS, SUMMARY_FILE, Job, run_steps, text_files
@@ -35,7 +36,6 @@ from deepnet.errors import ConfigError, DataError
 from deepnet.record import atomic_folder
 
 _MEMORY_FILE = "files.json"
-Report = Callable[[str], None]
 Inputs = Mapping[str, Mapping[str, str]]
 """Path and sha256 of every input file by what it is for."""
 
@@ -95,7 +95,7 @@ def prepare(
     ConfigError or DataError when the text or the settings cannot be used, or would give another preparation than the
     one that this `repeats`; nothing is left behind then.
     """
-    report = report or _say_nothing
+    report = report or say_nothing
     cache = Path(cache_dir)
     remove_abandoned(cache)
     sources = find_sources(config, downloads=cache / "corpora", report=report)
@@ -212,5 +212,5 @@ def _key(
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _say_nothing(message: str) -> None:
+def say_nothing(message: str) -> None:
     """Take the place of a report."""

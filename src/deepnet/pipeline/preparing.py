@@ -1,6 +1,5 @@
 """A recipe's text as prepared data, the batches its objective makes of it, and the model that fits it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,14 +9,13 @@ from deepnet.data.corpora import CACHE as CACHE
 from deepnet.data.loader import Batch, UpdateLoader, validation_batches
 from deepnet.data.objectives import MaskedTokens, NextToken, Objective, Translation
 from deepnet.data.prepare import PreparedData, prepare
+from deepnet.data.prepare import Report as Report
 from deepnet.data.tokenizer import MASK_PIECE, Tokenizers
 from deepnet.errors import ConfigError
 from deepnet.pipeline.recipe import Recipe
 from deepnet.training.config import optimizer_family
 from deepnet.transformer.models import Transformer, TransformerConfig
 
-Report = Callable[[str], None]
-"""Takes each message for the user as it comes."""
 HELD_OUT_SEED = 0
 """Decides what is masked in valid and test."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from deepnet.data.prefetch import Prefetched
-from deepnet.data.prepare import PreparedData
+from deepnet.data.prepare import PreparedData, say_nothing
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import bleu_signature
 from deepnet.pipeline.beginning import first_batches, preparation
@@ -64,6 +64,24 @@ class FinishedRun:
         return RunFolder(self.folder).bundle
 
 
+@dataclass(frozen=True)
+class _Settled:
+    """A run before its first update, once everything is settled that its recipe leaves open."""
+
+    recipe: Recipe
+    data: PreparedData
+    tokenization: str | None
+    """How its BLEUs split text, None where nothing is translated."""
+    start_from: str | None
+    """Whose weights it starts from, if another's."""
+    ranks: Ranks
+    report: Report
+
+    def model(self) -> Transformer:
+        """Return the model as it is drawn."""
+        return build_model(self.recipe, self.data.tokenizers)
+
+
 def run_recipe(
     recipe: Recipe,
     *,
@@ -86,70 +104,51 @@ def run_recipe(
     any more; the last good checkpoint stays.
     """
     with joined_ranks(choose_device(device)) as ranks:
-        report = report if ranks.is_writer else _say_nothing
+        report = report if ranks.is_writer else say_nothing
         if ranks.is_writer and not resume:
             RunFolder.check_free(out)
-        recipe, start_from = _asked_for(
-            recipe, out, resume=resume, start_from=start_from, trust_code=trust_code, report=report
-        )
-        recipe = with_precision(recipe, RunFolder(Path(out)) if resume else None, ranks.device)
-        prepare = partial(whole_text, RunFolder(Path(out))) if resume else prepare_data
-        is_first = os.environ.get("LOCAL_RANK") == "0"  # torchrun's number on this node
-        data = prepare_once(
-            partial(prepare, recipe, cache=cache), ranks, report, is_first_of_node=is_first
-        )
-        if not resume:
-            size = sized_model(recipe.model, data.tokenizers).vocab_size
-            recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
-        _check_held_out(recipe, data)
-        tokenization = settle_tokenization(
-            recipe,
-            data.lines("valid")[-1],
-            recorded=RunFolder.open(out).read_recipe() if resume else None,
-            report=report,
-        )
-        model = build_model(recipe, data.tokenizers)
-        if start_from:
-            take_weights(model, start_from, trust_code)
-        with _opened_run(
-            recipe,
-            data,
-            out,
-            resume=resume,
-            ranks=ranks,
-            start_from=start_from,
-            tokenization=tokenization,
-        ) as run:
-            shown = sinks if ranks.is_writer else ()
-            result = _train(recipe, run, model, data, ranks, resume, shown, report, tokenization)
+        origin: str | None = None
+        if resume:
+            recipe, origin = resumed(recipe, RunFolder.open(out), report)
+        elif start_from:
+            recipe = with_vocabulary_of(recipe, start_from, trust_code)
+            origin = str(Path(start_from).resolve())
+        settled = _settle(recipe, RunFolder(Path(out)), ranks, report, cache, origin, resume)
+        model = settled.model()
+        if origin:
+            take_weights(model, origin, trust_code)
+        with _opened_run(settled, out, resume=resume) as run:
+            result = _train(settled, run, model, sinks if ranks.is_writer else (), resume=resume)
             if not ranks.is_writer or result.stopped == "interrupted":
                 return FinishedRun(run.path, result, None)
-            if recipe.training.engine == "sharded":
-                model = build_model(recipe, data.tokenizers)  # the other is in parts
-            write_bundle(recipe, run, model, data, tokenization=tokenization, report=report)
-            scores = None
-            if score:
-                scores = score_test(
-                    recipe, run, data, device=ranks.device, tokenization=tokenization
-                )
-            return FinishedRun(run.path, result, scores)
+            return FinishedRun(run.path, result, _finish(settled, run, model, score=score))
 
 
-def _asked_for(
+def _settle(
     recipe: Recipe,
-    out: str | Path,
-    *,
-    resume: bool,
-    start_from: str | Path | None,
-    trust_code: TrustCode,
+    run: RunFolder,
+    ranks: Ranks,
     report: Report,
-) -> tuple[Recipe, str | Path | None]:
-    """Return the recipe that a run begins or goes on with, and whose weights it starts from."""
-    if resume:
-        return resumed(recipe, RunFolder.open(out), report)
-    if not start_from:
-        return recipe, None
-    return with_vocabulary_of(recipe, start_from, trust_code), Path(start_from).resolve()
+    cache: Path,
+    start_from: str | None,
+    resume: bool,
+) -> _Settled:
+    """Prepare the text, and settle what the recipe leaves open: as the run was begun, where it is resumed."""
+    recipe = with_precision(recipe, run if resume else None, ranks.device)
+    prepare = partial(whole_text, run) if resume else prepare_data
+    is_first = os.environ.get("LOCAL_RANK") == "0"  # torchrun's number on this node
+    data = prepare_once(
+        partial(prepare, recipe, cache=cache), ranks, report, is_first_of_node=is_first
+    )
+    if not resume:
+        size = sized_model(recipe.model, data.tokenizers).vocab_size
+        recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
+    _check_held_out(recipe, data)
+    recorded = run.read_recipe() if resume else None
+    tokenization = settle_tokenization(
+        recipe, data.lines("valid")[-1], recorded=recorded, report=report
+    )
+    return _Settled(recipe, data, tokenization, start_from, ranks, report)
 
 
 def prepare_once(
@@ -178,43 +177,30 @@ def _check_held_out(recipe: Recipe, data: PreparedData) -> None:
 
 
 @contextmanager
-def _opened_run(
-    recipe: Recipe,
-    data: PreparedData,
-    out: str | Path,
-    *,
-    resume: bool,
-    ranks: Ranks,
-    start_from: str | Path | None,
-    tokenization: str | None,
-) -> Iterator[RunFolder]:
+def _opened_run(settled: _Settled, out: str | Path, *, resume: bool) -> Iterator[RunFolder]:
     """Yield the run, made or found by the writer, that no other command can write meanwhile."""
-    if not ranks.is_writer:
-        ranks.wait()
+    if not settled.ranks.is_writer:
+        settled.ranks.wait()
         yield RunFolder(Path(out))
         return
-    origin = None if start_from is None else str(start_from)
-    dump = recipe.model_dump()
     with RunFolder.locked(
-        out, recipe=dump, resume=resume, start_from=origin, bleu_tokenization=tokenization
+        out,
+        recipe=settled.recipe.model_dump(),
+        resume=resume,
+        start_from=settled.start_from,
+        bleu_tokenization=settled.tokenization,
     ) as run:
         if not (resume and kept_text(run)):
-            keep_text(run, data)
-        ranks.wait()
+            keep_text(run, settled.data)
+        settled.ranks.wait()
         yield run
 
 
 def _train(
-    recipe: Recipe,
-    run: RunFolder,
-    model: Transformer,
-    data: PreparedData,
-    ranks: Ranks,
-    resume: bool,
-    sinks: Sequence[Sink],
-    report: Report,
-    tokenization: str | None,
+    settled: _Settled, run: RunFolder, model: Transformer, sinks: Sequence[Sink], *, resume: bool
 ) -> TrainingResult:
+    recipe, data, ranks = settled.recipe, settled.data, settled.ranks
+    tokenization, report = settled.tokenization, settled.report
     if tokenization and recipe.validation.bleu:
         report(f"validation BLEU: {bleu_signature(tokenization)}")
     precision = resolve_precision(
@@ -251,6 +237,19 @@ def _train(
         )
 
 
+def _finish(
+    settled: _Settled, run: RunFolder, model: Transformer, *, score: bool
+) -> dict[str, Any] | None:
+    """Write the run's bundle, and return its scores where they are wanted."""
+    recipe, data, tokenization = settled.recipe, settled.data, settled.tokenization
+    if recipe.training.engine == "sharded":
+        model = settled.model()  # the other is in parts
+    write_bundle(recipe, run, model, data, tokenization=tokenization, report=settled.report)
+    if not score:
+        return None
+    return score_test(recipe, run, data, device=settled.ranks.device, tokenization=tokenization)
+
+
 def _probing(
     recipe: Recipe, data: PreparedData, precision: Precision, device: torch.device
 ) -> Probing | None:
@@ -274,7 +273,3 @@ def follow_updates(scheme: ResidualScheme) -> AfterUpdate:
             scheme.advance(model, behind + step)
 
     return follow
-
-
-def _say_nothing(message: str) -> None:
-    """Discard a message, on the ranks that do not write."""

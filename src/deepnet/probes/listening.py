@@ -33,7 +33,7 @@ class ForwardProbe(ABC):
         """Start listening."""
         self._tallies.clear()
         with ExitStack() as hooks:
-            hooks.enter_context(_fused_paths_off())
+            hooks.enter_context(fused_paths_off())
             self._listen(hooks)
             self._hooks = hooks.pop_all()
         return self
@@ -71,7 +71,7 @@ class PooledProbe(ForwardProbe):
 
 
 @contextmanager
-def _fused_paths_off() -> Iterator[None]:
+def fused_paths_off() -> Iterator[None]:
     """Keep torch.nn's layers from running as one kernel, in which no module is called."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

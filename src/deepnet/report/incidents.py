@@ -104,7 +104,7 @@ def _incident(record: dict[str, Any], *, run: int, key: str) -> Incident:
         step=record["step"],
         kind=str(record.get("kind")),
         action=str(record.get("action")),
-        blamed=blamed_of(record.get("where"), record.get("place")),
+        blamed=blamed_of(record.get("where")),
         message=_text(record, "message"),
         back_to=back_to if isinstance(back_to, int) else None,
         loss=short(real(record.get("loss"))),

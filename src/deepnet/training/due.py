@@ -31,6 +31,8 @@ def do_what_is_due(session: Session, signals: Interruption) -> str | None:
     validates, records, saves = map(
         is_due, (training.validate_every, training.log_every, training.save_every)
     )
+    if validates or records or saves:
+        _catch_up(session)
     figures: dict[str, float] = {}
     if session.validation and validates:
         found = _validate(session, session.validation, signals)
@@ -49,10 +51,27 @@ def do_what_is_due(session: Session, signals: Interruption) -> str | None:
 
 def interrupt(session: Session) -> str:
     """Save where the run is, before what is due."""
+    _catch_up(session)
     state = session.state
     state.is_due = state.is_due or state.finished(session.plan.training) is not None
     save(session, interrupted=True)
     return "interrupted"
+
+
+def _catch_up(session: Session) -> None:
+    """Add up what updates have left unread where the guard is off; raises DivergenceError where it is not finite."""
+    if session.trained.guard.config.watches:
+        return
+    state = session.state
+    loss, gradient_norm = session.unread.take(session.ranks.total)
+    state.window.loss += loss
+    state.window.gradient_norm += gradient_norm
+    if not (math.isfinite(state.window.loss) and math.isfinite(state.window.gradient_norm)):
+        raise DivergenceError(
+            f"a loss or gradient of the updates by step {state.step} was not finite, and they were not looked at, as "
+            "the guard is off; training stopped, and the latest checkpoint is as it was. Resume from it with "
+            "guard.nan = 'stop', which names the update and the layer, or lower optimizer.lr"
+        )
 
 
 def _training_record(session: Session) -> dict[str, Any]:

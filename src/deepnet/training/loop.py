@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from deepnet.probes.norm_input import NormInputs
 from deepnet.record import RunFolder
 from deepnet.training.batches import Updates, updates_from
 from deepnet.training.checkpoint.folder import load_checkpoint, read_header
@@ -27,7 +28,6 @@ from deepnet.training.engine.recompute import recomputed
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Verdict
 from deepnet.training.guard.respond import forget_incidents, forget_later, respond
-from deepnet.training.guard.signals import NormInputs
 from deepnet.training.interruption import Interruption
 from deepnet.training.optimization.optimizers import PolicyRow
 from deepnet.training.plan import settle
@@ -136,7 +136,9 @@ def train_loop(
     _begin(session, earlier, resume=resume, on_resume=on_resume)
     compile_ = compiled(blocks) if plan.compiles else nullcontext()
     recompute = recomputed(blocks) if training.recompute else nullcontext()
-    with compile_, recompute, norm_inputs.open(ranks.device), Interruption() as signals:
+    watches = session.trained.guard.config.watches
+    listen = norm_inputs.open(ranks.device) if watches else nullcontext()
+    with compile_, recompute, listen, Interruption() as signals:
         stopped = _train(session, signals)
     ranks.wait()
     state = session.state

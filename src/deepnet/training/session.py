@@ -1,13 +1,14 @@
 """One call of the loop: what is trained, on what, by which plan, and where it is written down."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
+from deepnet.probes.norm_input import NormInputs
 from deepnet.record import RunFolder
 from deepnet.training.batches import Updates
 from deepnet.training.checkpoint.folder import latest_checkpoint
@@ -15,10 +16,9 @@ from deepnet.training.config import TrainingConfig
 from deepnet.training.engine.base import Engine
 from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.engine.ranks import Ranks
-from deepnet.training.guard.signals import NormInputs
 from deepnet.training.plan import Plan
 from deepnet.training.probing import Probes, Probing
-from deepnet.training.state import TrainingState
+from deepnet.training.state import TrainingState, Unread
 from deepnet.training.stopwatch import Stopwatch
 from deepnet.training.trained import Trained
 from deepnet.training.validation import Validate, Validation
@@ -51,6 +51,8 @@ class Session:
     settings: Mapping[str, Any]
     """What a resumed run must not change."""
     watch: Stopwatch
+    unread: Unread = field(default_factory=Unread)
+    """What the updates showed since it was last looked at, where the guard is off."""
 
     @property
     def engine(self) -> Engine:

@@ -1,9 +1,12 @@
 """Where a run is: everything the loop remembers from one update to the next besides tensors."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from deepnet.training.batches import Position
 from deepnet.training.config import TrainingConfig
@@ -26,16 +29,17 @@ class Evidence:
 class Outcome:
     """What one update was, the same on every rank."""
 
-    loss: float
-    """Smoothed loss in nats, summed over the target tokens of all ranks."""
-    gradient_norm: float
-    """L2 norm before clipping; not finite where fp16's scaler skipped the update."""
     interrupted: bool
     """Whether a signal has reached any rank."""
     seconds: float
     """The writer's clock."""
-    signals: Signals
-    """What the guard saw."""
+    lr: float
+    loss: float = 0.0
+    """Smoothed loss in nats, summed over the target tokens of all ranks; 0 where it is read later."""
+    gradient_norm: float = 0.0
+    """L2 norm before clipping; not finite where fp16's scaler skipped the update, 0 where it is read later."""
+    signals: Signals | None = None
+    """What the guard saw, if it looks."""
     verdict: Verdict | None = None
     """What the guard found wrong, if anything."""
     evidence: Evidence | None = None
@@ -50,6 +54,24 @@ class Outcome:
     def applied(self) -> bool:
         """Whether the weights took it."""
         return self.counts and math.isfinite(self.gradient_norm)
+
+
+class Unread:
+    """What updates left on the device because nobody waited for it: their losses and gradient norms."""
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None
+
+    def add(self, loss: Tensor, gradient_norm: Tensor) -> None:
+        """Add one update: the loss summed over this rank's target tokens, and the norm of the whole gradient."""
+        own = torch.stack([loss, gradient_norm.double()])
+        self._sums = own if self._sums is None else self._sums + own
+
+    def take(self, total: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+        """Return the sums of both since the last call, of the loss that of all ranks, over which `total` sums."""
+        own = torch.zeros(2, dtype=torch.float64) if self._sums is None else self._sums.cpu()
+        self._sums = None
+        return total(own[:1]).item(), own[1].item()
 
 
 @dataclass
@@ -112,7 +134,7 @@ class TrainingState:
         window, num_tokens = self.window, position.update.num_tokens
         self.epoch, self.update = position.following
         self.seconds = outcome.seconds
-        self.lr = outcome.signals.lr
+        self.lr = outcome.lr
         self.is_due = outcome.counts
         window.num_updates += 1
         window.seconds += seconds

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from deepnet.probes.norm_input import NormInputs
 from deepnet.training.engine.base import Engine
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Guard
-from deepnet.training.guard.signals import NormInputs, watched_parameters
+from deepnet.training.guard.signals import watched_parameters
 from deepnet.training.optimization.averaging import MovingAverage
 from deepnet.training.plan import Plan
 from deepnet.training.state import TrainingState

@@ -28,28 +28,45 @@ def run_update(
     `interrupted` is asked after the passes whether a signal has reached this rank. Raises DeepNetError where the memory
     does not suffice.
     """
-    loss, step = _backward(session, update), session.state.step + 1
-    with memory_shortage_explained(f"when the weights took step {step}"):
-        gradients = session.engine.measure_gradients()
+    loss, engine = _backward(session, update), session.engine
+    with memory_shortage_explained(f"when the weights took step {session.state.step + 1}"):
+        gradients = engine.measure_gradients()
         norm = torch.linalg.vector_norm(gradients)
-        shown = _read(session, loss, gradients, norm, interrupted=interrupted(), began=began)
-        signals = Signals(
-            step=step,
-            lr=set_rate(session, shown.seconds),
-            loss=shown.loss / update.num_tokens,
-            gradient_norm=shown.gradient_norm,
-            gradients=shown.gradients,
-            norm_inputs=shown.norm_inputs,
-        )
-        verdict, evidence = _judge(session, signals, update)
-        if verdict is None or verdict.applies:
-            _step(session, norm, signals)
-        session.engine.scaler.update()
-    return Outcome(
-        loss=shown.loss,
+        # made here and not on the device, to which a number is brought by waiting for it
+        told = torch.tensor([interrupted(), began * session.ranks.is_writer], dtype=torch.float64)
+        if session.trained.guard.config.watches or engine.scaler.is_enabled():
+            return _seen(session, update, loss, gradients, norm, told)
+        session.unread.add(loss, norm)
+        interruptions, seconds = session.ranks.total(told).tolist()
+        lr = set_rate(session, seconds)
+        _step(session, norm)
+        return Outcome(interrupted=interruptions > 0, seconds=seconds, lr=lr)
+
+
+def _seen(
+    session: Session, update: Update, loss: Tensor, gradients: Tensor, norm: Tensor, told: Tensor
+) -> Outcome:
+    """Read what the passes showed, judge it, and apply the update unless that forbids it."""
+    shown = _read(session, loss, gradients, norm, told)
+    lr = set_rate(session, shown.seconds)
+    signals = Signals(
+        step=session.state.step + 1,
+        lr=lr,
+        loss=shown.loss / update.num_tokens,
         gradient_norm=shown.gradient_norm,
+        gradients=shown.gradients,
+        norm_inputs=shown.norm_inputs,
+    )
+    verdict, evidence = _judge(session, signals, update)
+    if verdict is None or verdict.applies:
+        _step(session, norm, clips=math.isfinite(signals.gradient_norm))
+    session.engine.scaler.update()
+    return Outcome(
         interrupted=shown.interruptions > 0,
         seconds=shown.seconds,
+        lr=lr,
+        loss=shown.loss,
+        gradient_norm=shown.gradient_norm,
         signals=signals,
         verdict=verdict,
         evidence=evidence,
@@ -106,22 +123,15 @@ class _Shown(NamedTuple):
     """Float32 [P]: the norm of each parameter's."""
 
 
-def _read(
-    session: Session,
-    loss: Tensor,
-    gradients: Tensor,
-    norm: Tensor,
-    *,
-    interrupted: bool,
-    began: float,
-) -> _Shown:
-    """Return what the passes showed: the one time that an update waits for the device, and one message to all ranks."""
+def _read(session: Session, loss: Tensor, gradients: Tensor, norm: Tensor, told: Tensor) -> _Shown:
+    """Return what the passes showed: the one time that an update waits for the device, and one message to all ranks.
+
+    `told` [2] is of this rank: whether a signal has reached it, and its clock if it is the writer.
+    """
     own = torch.cat([loss[None], session.norm_inputs.take(loss.device)])
     read = torch.cat([own, norm.double()[None], gradients.double()]).cpu()
     own, gradients = read.tensor_split([len(own)])
-    # made here and not on the device, to which a number is brought by waiting for it
-    clock = torch.tensor([interrupted, began * session.ranks.is_writer], dtype=own.dtype)
-    total = session.ranks.total(torch.cat([own[:1], clock, own[1:]]))
+    total = session.ranks.total(torch.cat([own[:1], told, own[1:]]))
     squares, counts = total[3:].chunk(2)
     return _Shown(
         loss=total[0].item(),
@@ -138,13 +148,13 @@ def _judge(
 ) -> tuple[Verdict | None, Evidence | None]:
     """Return what the guard says, and what was looked at where it says something new.
 
-    It is not asked where the scaler can answer an overflow of fp16 by a smaller scale.
+    It is not asked where it is off, or the scaler can answer an overflow of fp16 by a smaller scale.
     """
-    scaler = session.engine.scaler
+    scaler, guard = session.engine.scaler, session.trained.guard
     overflow = math.isfinite(signals.loss) and not math.isfinite(signals.gradient_norm)
-    if overflow and scaler.is_enabled() and scaler.get_scale() >= 1:
+    if not guard.config.watches or (overflow and scaler.is_enabled() and scaler.get_scale() >= 1):
         return None, None
-    verdict = session.trained.guard.judge(signals)
+    verdict = guard.judge(signals)
     if verdict is None or not verdict.is_new:
         return verdict, None
     return examine(session, verdict, signals, partial(_compute_again, session, update))
@@ -166,11 +176,10 @@ def _compute_again(session: Session, update: Update) -> None:
         session.norm_inputs.take(device)
 
 
-def _step(session: Session, norm: Tensor, signals: Signals) -> None:
-    """Apply the gradient, whose norm is given, clipped where it is finite."""
-    trained, step = session.trained, signals.step
+def _step(session: Session, norm: Tensor, *, clips: bool = True) -> None:
+    """Apply the gradient, whose norm is given, clipped unless that is known not to be finite."""
+    trained, step = session.trained, session.state.step + 1
     session.probes.before_step(step)
-    clips = math.isfinite(signals.gradient_norm)
     clip_norm = session.plan.training.clip_norm if clips else 0.0
     trained.engine.step(norm=norm, clip_norm=clip_norm)
     if session.after_update:

@@ -170,26 +170,19 @@ def test_an_incident_beyond_those_drawn_is_linked_in_the_table(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("where", "place", "words", "layer"),
+    ("where", "words", "layer"),
     [
-        ("encoder.3.ffn.fc1", None, "encoder layer 3, feed-forward, fc1", 3),
-        ("decoder.1", None, "decoder layer 1", 1),
-        ("decoder.1,200.self", None, "decoder.1,200.self", None),
-        ("embedding", None, "embedding", None),
-        ("h.3.mlp.weight", None, "h.3.mlp.weight", None),
-        (None, None, "", None),
-        (None, 7, "", None),
-        (
-            None,
-            {"path": "model.layers.4.mlp", "stack": "decoder", "layer": 5, "site": "ffn"},
-            "decoder layer 5, feed-forward",
-            5,
-        ),
-        ("x", {"path": "x.y"}, "x", None),
+        ("encoder.3.ffn.fc1", "encoder layer 3, feed-forward, fc1", 3),
+        ("decoder.1", "decoder layer 1", 1),
+        ("decoder.1,200.self", "decoder.1,200.self", None),
+        ("embedding", "embedding", None),
+        ("h.3.mlp.weight", "h.3.mlp.weight", None),
+        (None, "", None),
+        (7, "", None),
     ],
 )
-def test_places(where: object, place: object, words: str, layer: int | None) -> None:
-    blamed = blamed_of(where, place)
+def test_places(where: object, words: str, layer: int | None) -> None:
+    blamed = blamed_of(where)
     assert (blamed.words, blamed.layer) == (words, layer)
 
 

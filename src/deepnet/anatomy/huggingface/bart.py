@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from transformers.models.bart import modeling_bart as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Weight, arrange
-from deepnet.anatomy.rows import Embedding, TokenRows, embedding_rows, tying, vocabulary_rows
+from deepnet.anatomy.huggingface import anatomy_of
+from deepnet.anatomy.rows import Embedding, TokenRows, embedding_rows, vocabulary_rows
 from deepnet.errors import AdaptError
 from deepnet.schemes.base import StackName
 
@@ -92,7 +93,6 @@ def encoder_decoder(
             f"{type(model).__name__} is one stack of an encoder-decoder, and its layers keep cross-attention "
             "that is never used; apply the scheme to the whole encoder-decoder"
         )
-    config = model.config
     # a Marian whose stacks have vocabularies of their own shares nothing
     tables = [m for name, m in base.named_children() if name == "shared"]
     tables.append(base.encoder.embed_tokens)
@@ -102,16 +102,7 @@ def encoder_decoder(
         _stack("encoder", base.encoder, encoder_class, read, entry_norm),
         _stack("decoder", base.decoder, decoder_class, written, entry_norm),
     )
-    output = model.get_output_embeddings()
-    return Anatomy(
-        model=model,
-        family=config.model_type,
-        architecture="encoder_decoder",
-        stacks=stacks,
-        make_norm=nn.LayerNorm,
-        vocabulary=None if output is None else output.weight,
-        tie_embeddings=tying(read + written),
-    )
+    return anatomy_of(model, "encoder_decoder", *stacks, norm=nn.LayerNorm)
 
 
 def _branch(layer: Any, attention: Any, **inputs: Any) -> Callable[[Tensor], Tensor]:

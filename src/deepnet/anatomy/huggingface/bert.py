@@ -1,14 +1,15 @@
 """BERT: post-norm encoder whose embeddings end in a norm; or decoder-only where so configured."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from transformers.models.bert import modeling_bert as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Weight, arrange
-from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
-from deepnet.errors import AdaptError
-from deepnet.schemes.base import StackName
+from deepnet.anatomy.huggingface import anatomy_of, refuse_lone_decoder
+from deepnet.anatomy.rows import embedding_rows, vocabulary_rows
+from deepnet.schemes.base import Architecture, StackName
 
 
 class BertAttention(Sited, stock.BertAttention):
@@ -67,14 +68,9 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
 
 def one_stack(model: Any, attention: type[nn.Module], layer: type[nn.Module]) -> Anatomy:
     """Return the anatomy of a model made of those blocks."""
+    refuse_lone_decoder(model)
     base, config = model.base_model, model.config
-    if config.add_cross_attention:
-        raise AdaptError(
-            f"{type(model).__name__} has cross-attention to an encoder it does not hold, so its depth is unknown; "
-            "expected add_cross_attention=False, or an encoder-decoder such as Marian or BART"
-        )
     name: StackName = "decoder" if config.is_decoder else "encoder"
-    output = model.get_output_embeddings()
     stack = FoundStack(
         name=name,
         module=base.encoder,
@@ -85,16 +81,8 @@ def one_stack(model: Any, attention: type[nn.Module], layer: type[nn.Module]) ->
         entry_norm=base.embeddings.LayerNorm,
         rows=(embedding_rows(base.embeddings.word_embeddings), *vocabulary_rows(model)),
     )
-    eps = config.layer_norm_eps
-    return Anatomy(
-        model=model,
-        family=config.model_type,
-        architecture="decoder_only" if config.is_decoder else "encoder_only",
-        stacks=(stack,),
-        make_norm=lambda width: nn.LayerNorm(width, eps=eps),
-        vocabulary=None if output is None else output.weight,
-        tie_embeddings=tying(stack.rows),
-    )
+    only: Architecture = "decoder_only" if config.is_decoder else "encoder_only"
+    return anatomy_of(model, only, stack, norm=partial(nn.LayerNorm, eps=config.layer_norm_eps))
 
 
 def _layer(

@@ -1,13 +1,14 @@
 """GPT-2: decoder-only, pre-norm; its matrices are stored [in, out] and q, k, v packed into one."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from transformers.models.gpt2 import modeling_gpt2 as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Slot, Weight, arrange
-from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
-from deepnet.errors import AdaptError
+from deepnet.anatomy.huggingface import anatomy_of, refuse_lone_decoder
+from deepnet.anatomy.rows import embedding_rows, vocabulary_rows
 from deepnet.schemes.base import Role
 
 
@@ -35,12 +36,8 @@ class GPT2Block(Sited, stock.GPT2Block):
 
 def find(model: Any) -> Anatomy:
     """Return the anatomy of a GPT-2; raises AdaptError for one with cross-attention."""
+    refuse_lone_decoder(model)
     base, config = model.base_model, model.config
-    if config.add_cross_attention:
-        raise AdaptError(
-            f"{type(model).__name__} has cross-attention to an encoder it does not hold, so its depth is unknown; "
-            "expected add_cross_attention=False, or an encoder-decoder such as Marian or BART"
-        )
     stack = FoundStack(
         name="decoder",
         module=base,
@@ -52,17 +49,8 @@ def find(model: Any) -> Anatomy:
         entry=(base.wte.weight, base.wpe.weight),
         rows=(embedding_rows(base.wte), *vocabulary_rows(model)),
     )
-    output = model.get_output_embeddings()
-    eps = config.layer_norm_epsilon
-    return Anatomy(
-        model=model,
-        family="gpt2",
-        architecture="decoder_only",
-        stacks=(stack,),
-        make_norm=lambda width: nn.LayerNorm(width, eps=eps),
-        vocabulary=None if output is None else output.weight,
-        tie_embeddings=tying(stack.rows),
-    )
+    norm = partial(nn.LayerNorm, eps=config.layer_norm_epsilon)
+    return anatomy_of(model, "decoder_only", stack, norm=norm)
 
 
 def _block(block: Any) -> tuple[Part, ...]:

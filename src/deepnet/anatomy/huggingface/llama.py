@@ -1,12 +1,14 @@
 """Llama: decoder-only, pre-norm with root-mean-square norms, gated feed-forward, fewer keys than queries."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from transformers.models.llama import modeling_llama as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Slot, Weight, arrange
-from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
+from deepnet.anatomy.huggingface import anatomy_of
+from deepnet.anatomy.rows import embedding_rows, vocabulary_rows
 
 
 class LlamaDecoderLayer(Sited, stock.LlamaDecoderLayer):
@@ -33,17 +35,8 @@ def find(model: Any) -> Anatomy:
         entry=(base.embed_tokens.weight,),
         rows=(embedding_rows(base.embed_tokens), *vocabulary_rows(model)),
     )
-    output = model.get_output_embeddings()
-    eps = config.rms_norm_eps
-    return Anatomy(
-        model=model,
-        family="llama",
-        architecture="decoder_only",
-        stacks=(stack,),
-        make_norm=lambda width: stock.LlamaRMSNorm(width, eps=eps),
-        vocabulary=None if output is None else output.weight,
-        tie_embeddings=tying(stack.rows),
-    )
+    norm = partial(stock.LlamaRMSNorm, eps=config.rms_norm_eps)
+    return anatomy_of(model, "decoder_only", stack, norm=norm)
 
 
 def _layer(layer: Any) -> tuple[Part, ...]:

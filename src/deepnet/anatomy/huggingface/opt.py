@@ -1,13 +1,15 @@
 """OPT: decoder-only, pre-norm, or post-norm where do_layer_norm_before is False."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from transformers.models.opt import modeling_opt as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Placement, Sited, Slot, arrange
+from deepnet.anatomy.huggingface import anatomy_of
 from deepnet.anatomy.huggingface.bart import attention_weights, ffn_weights
-from deepnet.anatomy.rows import embedding_rows, tying, vocabulary_rows
+from deepnet.anatomy.rows import embedding_rows, vocabulary_rows
 
 
 class OPTDecoderLayer(Sited, stock.OPTDecoderLayer):
@@ -45,17 +47,8 @@ def find(model: Any) -> Anatomy:
         entry=() if projected else (decoder.embed_tokens.weight, positions),
         rows=(embedding_rows(decoder.embed_tokens), *vocabulary_rows(model)),
     )
-    output = model.get_output_embeddings()
-    affine = config.layer_norm_elementwise_affine
-    return Anatomy(
-        model=model,
-        family="opt",
-        architecture="decoder_only",
-        stacks=(stack,),
-        make_norm=lambda width: nn.LayerNorm(width, elementwise_affine=affine),
-        vocabulary=None if output is None else output.weight,
-        tie_embeddings=tying(stack.rows),
-    )
+    norm = partial(nn.LayerNorm, elementwise_affine=config.layer_norm_elementwise_affine)
+    return anatomy_of(model, "decoder_only", stack, norm=norm)
 
 
 def _layer(layer: Any, placement: Placement) -> tuple[Part, ...]:

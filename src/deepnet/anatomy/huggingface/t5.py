@@ -1,13 +1,15 @@
 """T5: pre-norm encoder-decoder, or its encoder alone; scores are not divided by sqrt(K), q is small instead."""
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from transformers.models.t5 import modeling_t5 as stock
 
 from deepnet.anatomy.base import Anatomy, FoundStack, Part, Sited, Slot, Weight, arrange
-from deepnet.anatomy.rows import TokenRows, embedding_rows, tying, vocabulary_rows
-from deepnet.schemes.base import Branch, StackName
+from deepnet.anatomy.huggingface import anatomy_of
+from deepnet.anatomy.rows import TokenRows, embedding_rows, vocabulary_rows
+from deepnet.schemes.base import Architecture, Branch, StackName
 
 
 class T5LayerSelfAttention(Sited, stock.T5LayerSelfAttention):
@@ -62,17 +64,9 @@ def find(model: Any) -> Anatomy:
     if "decoder" in base._modules:
         rows = embedding_rows(base.decoder.embed_tokens), *vocabulary_rows(model)
         stacks.append(_stack("decoder", base.decoder, rows))
-    output = model.get_output_embeddings()
-    eps = config.layer_norm_epsilon
-    return Anatomy(
-        model=model,
-        family="t5",
-        architecture="encoder_decoder" if len(stacks) == 2 else "encoder_only",
-        stacks=tuple(stacks),
-        make_norm=lambda width: stock.T5LayerNorm(width, eps=eps),
-        vocabulary=None if output is None else output.weight,
-        tie_embeddings=tying(tuple(use for stack in stacks for use in stack.rows)),
-    )
+    both: Architecture = "encoder_decoder" if len(stacks) == 2 else "encoder_only"
+    norm = partial(stock.T5LayerNorm, eps=config.layer_norm_epsilon)
+    return anatomy_of(model, both, *stacks, norm=norm)
 
 
 def _stack(name: StackName, stack: Any, rows: tuple[TokenRows, ...]) -> FoundStack:

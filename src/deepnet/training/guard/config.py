@@ -1,14 +1,14 @@
 """The [guard] section: what is done about each kind of trouble, and what counts as trouble."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from deepnet.config import Section
 from deepnet.training.guard.trouble import Kind
 
 Lasting = Literal["off", "warn", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
-NotFinite = Literal["skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
+NotFinite = Literal["off", "skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
 Action = Literal["off", "warn", "skip", "roll_back", "lower_lr", "lengthen_warmup", "stop"]
 GOES_BACK: tuple[Action, ...] = ("roll_back", "lower_lr", "lengthen_warmup")
 
@@ -26,7 +26,8 @@ class GuardConfig(Section):
     plateau: Lasting = "warn"
     """A layer that almost no gradient reaches any more: the loss will level off."""
     nan: NotFinite = "stop"
-    """A loss or gradient that is not finite."""
+    """A loss or gradient that is not finite; off, where the three others are: it ends the run when that next records,
+    validates or saves, and until then no update waits for the device."""
     spike_ratio: Annotated[float, Field(gt=1)] = 4.0
     """A gradient norm, or an input of a norm, this many times the largest of the last 50 updates stands out, and the
     gradient of an attention's queries over that of its keys, or the reverse, the square of that."""
@@ -45,19 +46,33 @@ class GuardConfig(Section):
     max_recoveries: Annotated[int, Field(ge=1)] = 5
     """Times that a run may go back; at the next it stops."""
 
+    @model_validator(mode="after")
+    def _nothing_overlooked(self) -> Self:
+        if self.nan == "off" and self.watches:
+            raise ValueError(
+                "nan = 'off' needs spike, explosion and plateau to be off, too: to judge them every update is read; "
+                "set nan = 'stop', or all four to off"
+            )
+        return self
+
+    @property
+    def watches(self) -> bool:
+        """Whether any trouble is looked for."""
+        return any(action != "off" for action in self._actions().values())
+
     def action(self, kind: Kind) -> Action:
         """Return what is to be done about a kind of trouble."""
-        actions: dict[Kind, Action] = {
+        return self._actions()[kind]
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether some trouble sends the run back to a checkpoint."""
+        return any(action in GOES_BACK for action in self._actions().values())
+
+    def _actions(self) -> dict[Kind, Action]:
+        return {
             "nan": self.nan,
             "spike": self.spike,
             "explosion": self.explosion,
             "plateau": self.plateau,
         }
-        return actions[kind]
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether some trouble sends the run back to a checkpoint."""
-        return any(
-            self.action(kind) in GOES_BACK for kind in ("nan", "spike", "explosion", "plateau")
-        )

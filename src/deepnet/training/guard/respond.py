@@ -25,6 +25,7 @@ from deepnet.training.checkpoint.folder import (
 from deepnet.training.guard.config import GOES_BACK
 from deepnet.training.guard.history import History
 from deepnet.training.guard.judge import Verdict
+from deepnet.training.guard.signals import Signals
 from deepnet.training.session import Session
 from deepnet.training.state import Evidence, Outcome, TrainingState
 
@@ -37,17 +38,18 @@ def respond(session: Session, verdict: Verdict, position: Position, outcome: Out
 
     Raises DivergenceError where it decided to stop, once the incident is written.
     """
-    signals = outcome.signals
-    back_to = None
+    signals, back_to = outcome.signals, None
+    assert signals is not None, "a guard that is off finds nothing"
     if verdict.action in GOES_BACK:
         back_to = session.trained.guard.back_to(signals.step)
     if verdict.is_new:
         session.trained.guard.memory.num_incidents += 1
         if session.ranks.is_writer:
-            _write(session, verdict, position, outcome, back_to)
+            _write(session, verdict, position, signals, outcome.evidence, back_to)
         session.ranks.wait()
     if verdict.action == "stop":
-        raise DivergenceError(_stopped(session, verdict, position, outcome))
+        was_taken = outcome.verdict is None
+        raise DivergenceError(_stopped(session, verdict, position, was_taken=was_taken))
     if back_to is not None:
         _go_back(session, verdict, back_to)
         state = session.state
@@ -104,15 +106,16 @@ def _write(
     session: Session,
     verdict: Verdict,
     position: Position,
-    outcome: Outcome,
+    signals: Signals,
+    evidence: Evidence | None,
     back_to: int | None,
 ) -> None:
     """Append the incident to incidents.jsonl, its last updates to a file of its own, and show it."""
-    run, signals, sign = session.run, outcome.signals, verdict.sign
+    run, sign = session.run, verdict.sign
     number = session.trained.guard.memory.num_incidents
     details = run.incidents / f"{number:04d}.json"
     run.incidents.mkdir(exist_ok=True)
-    evidence = outcome.evidence or Evidence(again={}, probes=session.probes.latest)
+    evidence = evidence or Evidence(again={}, probes=session.probes.latest)
     write_json(
         details,
         {
@@ -181,14 +184,14 @@ def _together(places: Sequence[Place], squares: Sequence[float]) -> dict[Place, 
     return {place: math.sqrt(total) for place, total in sums.items()}
 
 
-def _stopped(session: Session, verdict: Verdict, position: Position, outcome: Outcome) -> str:
-    where = f" in {verdict.where}" if verdict.where else ""
-    moment = "before the weights took it" if outcome.verdict else "after the weights took it"
+def _stopped(session: Session, verdict: Verdict, position: Position, *, was_taken: bool) -> str:
+    where, step = f" in {verdict.where}" if verdict.where else "", session.state.step + 1
+    moment = "after the weights took it" if was_taken else "before the weights took it"
     recoveries = session.trained.guard.memory.num_recoveries
     tried = f"The run has gone back {recoveries} times. " if recoveries else ""
     act = "" if recoveries else f", or let the guard act: guard.{verdict.kind} = 'roll_back'"
     return (
-        f"{verdict.kind} at step {outcome.signals.step} (update {position.index + 1} of epoch {position.epoch + 1})"
+        f"{verdict.kind} at step {step} (update {position.index + 1} of epoch {position.epoch + 1})"
         f"{where}: {verdict.message}; training stopped {moment}, and the latest checkpoint is as it was. {tried}"
         f"Lower optimizer.lr, lengthen the warm-up, set training.clip_norm, try another scheme{act}"
     )

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from deepnet.probes.modules import module_places
+from deepnet.probes.norm_input import NormInputs
 from deepnet.probes.place import Place
 from deepnet.probes.trace import BACKWARD, FORWARD, Event, Gain, Moment, Trace
 from deepnet.training.guard.history import History
-from deepnet.training.guard.signals import NormInputs, Signals, Watched
+from deepnet.training.guard.signals import Signals, Watched
 from deepnet.training.guard.signs import Sign, first_in_forward, forward_rank
 
 Kind = Literal["nan", "spike", "explosion", "plateau"]

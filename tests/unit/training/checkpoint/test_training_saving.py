@@ -4,9 +4,7 @@ The file is its own driver: pytest starts it as a program, whose peak of memory 
 """
 
 import json
-import os
 import resource
-import subprocess
 import sys
 import threading
 import time
@@ -93,17 +91,8 @@ def main(folder):
 
 
 @pytest.fixture(scope="module")
-def peaks(tmp_path_factory):
-    result = subprocess.run(
-        [sys.executable, __file__, str(tmp_path_factory.mktemp("peaks"))],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+def peaks(tmp_path_factory, run_script):
+    return json.loads(run_script(__file__, tmp_path_factory.mktemp("peaks")))
 
 
 def test_a_checkpoint_is_saved_without_a_copy_of_what_it_holds(peaks):

@@ -12,6 +12,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from deepnet.errors import ConfigError, DeepNetError, DivergenceError
+from deepnet.probes.norm_input import NormInputs
 from deepnet.record import RunFolder, read_jsonl
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.training import loop
@@ -22,7 +23,6 @@ from deepnet.training.cross_entropy import summed_cross_entropy
 from deepnet.training.engine import compile as compilation
 from deepnet.training.engine.compile import compiled, resolve_compile
 from deepnet.training.engine.recompute import recomputed
-from deepnet.training.guard.signals import NormInputs
 from deepnet.training.loop import train_loop
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.models import Transformer, TransformerConfig

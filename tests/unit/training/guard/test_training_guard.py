@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from deepnet.errors import DivergenceError
+from deepnet.probes.norm_input import NormInputs
 from deepnet.probes.place import Place
 from deepnet.record import read_jsonl
 from deepnet.schemes.catalogue import load_scheme
@@ -20,7 +21,7 @@ from deepnet.training.config import ScheduleConfig
 from deepnet.training.engine.base import gradient_norms
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Guard
-from deepnet.training.guard.signals import NormInputs, Signals, Watched
+from deepnet.training.guard.signals import Signals, Watched
 from deepnet.training.optimization.schedules import learning_rate, lengthened_warmup
 from deepnet.transformer.models import Transformer, TransformerConfig
 
