@@ -24,6 +24,7 @@ format: environment
 
 docs: environment
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/family_tree.py
 	$(BIN)/python docs/adoption.py
 
 environment: .venv/ready

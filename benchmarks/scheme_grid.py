@@ -40,6 +40,11 @@ RECIPES = {
 }
 BESIDE = ("post_ln", "pre_ln", "deepnorm")
 RESULTS = HERE.parent / "results" / "scheme_grid"
+EVIDENCE = HERE.parent / "src" / "deepnet" / "survey" / "evidence.json"
+ABOUT = {
+    "translation": "Multi30k, German to English, 18 + 18 layers, d 48, 300 updates",
+    "next_token": "Multi30k, next English token, 18 layers, d 48, 300 updates",
+}
 SEEDS = (1, 2)
 
 OWN_RATES: dict[str, tuple[str, ...]] = {
@@ -133,16 +138,15 @@ def render(out: Path) -> None:
     for result in results:
         result["outcome"] = outcome(result, *levels[result["task"]])
     RESULTS.mkdir(parents=True, exist_ok=True)
-    write_json(
-        RESULTS / "metrics.json",
-        {
-            "word_entropy_and_equal_odds": levels,
-            "device": device(),
-            "versions": versions(),
-            "commit": commit(),
-            "cells": results,
-        },
-    )
+    metrics = {
+        "word_entropy_and_equal_odds": levels,
+        "device": device(),
+        "versions": versions(),
+        "commit": commit(),
+        "cells": results,
+    }
+    write_json(RESULTS / "metrics.json", metrics)
+    write_json(EVIDENCE, evidence(metrics))
     parts = [f"# {len(results)} of {len(all_cells())} cells are finished\n"]
     for task, (entropy, equal_odds) in levels.items():
         found = [result for result in results if result["task"] == task]
@@ -150,6 +154,48 @@ def render(out: Path) -> None:
             parts.append(table(task, found, entropy, equal_odds))
             draw(found, entropy, RESULTS / f"{task}.png")
     (RESULTS / "table.md").write_text("\n".join(parts))
+
+
+def evidence(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return what `deepnet schemes NAME` shows of the grid: it comes with the package, which results/ does not."""
+    levels = metrics["word_entropy_and_equal_odds"]
+    return {
+        "command": "DEEPNET_DATA=FOLDER python benchmarks/scheme_grid.py --out runs/scheme_grid",
+        "device": metrics["device"],
+        "torch": metrics["versions"]["torch"],
+        "commit": metrics["commit"],
+        "tasks": {
+            task: {
+                "about": ABOUT[task],
+                "word_entropy": round(entropy, 3),
+                "equal_odds": round(odds, 3),
+            }
+            for task, (entropy, odds) in levels.items()
+        },
+        "schemes": {
+            scheme: evidence_rows([r for r in metrics["cells"] if r["scheme"] == scheme])
+            for scheme in sorted({result["scheme"] for result in metrics["cells"]})
+        },
+    }
+
+
+def evidence_rows(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row per task and learning rate: the last loss of each seed, None without one, and what became of it."""
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in results:
+        rows.setdefault((result["task"], result["rate"]), []).append(result)
+    return [
+        {
+            "task": task,
+            "rate": rate,
+            "losses": {
+                str(one["seed"]): round(last_loss(one), 3) if one["losses"] else None
+                for one in sorted(found, key=lambda one: one["seed"])
+            },
+            "outcome": ", ".join(sorted({one["outcome"] for one in found})),
+        }
+        for (task, rate), found in sorted(rows.items(), key=lambda row: row[0], reverse=True)
+    ]
 
 
 def table(task: str, results: list[dict[str, Any]], entropy: float, equal_odds: float) -> str:

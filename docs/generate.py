@@ -4,16 +4,14 @@ Everything shown comes from where it is defined: the sections' fields with the d
 module docstrings and dataclass fields.
 """
 
-import ast
-import importlib
 import inspect
 import json
 import sys
-from dataclasses import fields
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
@@ -21,8 +19,10 @@ from pydantic.fields import FieldInfo
 from deepnet.config import Section
 from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import ResidualScheme
-from deepnet.schemes.catalogue import UNDEFINED, list_schemes, scheme_class
+from deepnet.schemes.catalogue import CHANGES, UNDEFINED, list_schemes, scheme_class
 from deepnet.survey import NORMS, PARAMETERS, refused_options, scheme_catalogue
+from deepnet.survey.docstrings import list_options, read_docstring
+from deepnet.survey.sheet import led_to
 from deepnet.training.checkpoint.resume import CHANGEABLE
 
 FOLDER = Path(__file__).parent
@@ -151,8 +151,13 @@ def scheme_page() -> str:
         "encoder's layers, M the decoder's. `deepnet coefficients --scheme NAME --encoder-layers N --decoder-layers M` "
         "prints the coefficients at any depth. *Folds to* names the plain model that `deepnet.fold(model)` makes of a "
         "model with the default options, which computes the same; `no_norm` is one without norms. `deepnet schemes` "
-        "prints this table.",
-        _catalogue(),
+        "lists them, `deepnet schemes NAME` shows one in full, also what it costs in time and memory and what it did "
+        "at 18 + 18 layers ([all of them](../results/scheme_grid/table.md)). One of your own: "
+        "[add_a_scheme.md](add_a_scheme.md).",
+        "![Family tree of the schemes](images/family_tree.svg)",
+        "To the right of a scheme stands what its equation was changed into; the colour is what was changed. Years are "
+        "those of the sources; Pre-LN itself is older than the paper that analysed it.",
+        *_catalogue(),
         f"{NORMS} {PARAMETERS}",
         *(f"`{name}` is {why}." for name, why in UNDEFINED.items()),
     ]
@@ -161,12 +166,22 @@ def scheme_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _catalogue() -> str:
-    """Return the table of all schemes."""
+def _catalogue() -> list[str]:
+    """Return a table of the schemes for each thing that is changed."""
+    rows = scheme_catalogue()
+    found = {change: [row for row in rows if row["changes"] == change] for change in CHANGES}
+    parts = []
+    for change, listed in found.items():
+        if listed:
+            parts += [f"**{change}**: {CHANGES[change]}", _listed(listed)]
+    return parts
+
+
+def _listed(found: list[dict[str, Any]]) -> str:
     columns = ("equation", "norms", "extra_parameters", "folds_to", "source")
     rows = [
         [f"[{row['name']}](#{row['name']})", *(_cell(row[column]) for column in columns)]
-        for row in scheme_catalogue()
+        for row in found
     ]
     heads = ["scheme", "equation", "norms", "parameters", "folds to (default options)", "source"]
     lines = [heads, ["---", "---", "---", "---:", "---", "---"], *rows]
@@ -184,10 +199,14 @@ def _cell(value: str | int | None) -> str:
 
 def _scheme(name: str) -> list[str]:
     kind = scheme_class(name)
-    docstring = inspect.getdoc(importlib.import_module(kind.__module__)) or ""
-    summary, equation, about = docstring.split("\n\n")
+    written = read_docstring(kind)
     facts = {
-        **_facts(about),
+        "Source": written["source"],
+        "Cost": written["cost"],
+        "Differs": written["differs"],
+        "Changes": f"{kind.changes}",
+        "Grew out of": _linked(kind.grew_out_of) or "nothing here",
+        "Led to": _linked(led_to(name)) or "nothing here",
         "Folds to": f"`{kind.folds_to}`" if kind.folds_to else "nothing",
         "Architectures": ", ".join(f"`{one}`" for one in kind.architectures),
     }
@@ -196,12 +215,16 @@ def _scheme(name: str) -> list[str]:
     options = _table(rows) if rows else "No options."
     return [
         f"## {name}",
-        " ".join(summary.split()),
-        f"```\n{equation.strip()}\n```",
+        written["description"],
+        f"```\n{written['equation']}\n```",
         listed,
         options,
         *_refused(name),
     ]
+
+
+def _linked(names: Iterable[str]) -> str:
+    return ", ".join(f"[{name}](#{name})" for name in names)
 
 
 def _refused(name: str) -> list[str]:
@@ -216,38 +239,13 @@ def _refused(name: str) -> list[str]:
     return ["Refused, with what is said:", "\n".join(lines)] if lines else []
 
 
-def _facts(about: str) -> dict[str, str]:
-    """Return what follows "Source:", "Cost:" and "Differs:" in a scheme's docstring."""
-    found: dict[str, str] = {}
-    for line in about.splitlines():
-        word, colon, rest = line.partition(": ")
-        if colon and word in ("Source", "Cost", "Differs"):
-            found[word], last = rest, word
-        else:
-            found[last] += f" {line.strip()}"
-    return found
-
-
 def option_rows(kind: type[ResidualScheme]) -> list[str]:
     """Return a table row per hyper-parameter of a scheme."""
-    hints = inspect.get_annotations(kind)
-    meanings = _field_docstrings(kind)
+    hints = get_type_hints(kind)
     return [
-        _row(one.name, _type(hints[one.name]), one.default, meanings[one.name])
-        for one in fields(kind)
+        _row(one["name"], _type(hints[one["name"]]), one["default"], one["meaning"])
+        for one in list_options(kind)
     ]
-
-
-def _field_docstrings(kind: type) -> dict[str, str]:
-    """Return the string under each field of a class, which Python itself does not keep."""
-    body = ast.parse(inspect.getsource(kind)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            found[field.target.id] = ast.literal_eval(after.value)
-    return found
 
 
 def main() -> None:

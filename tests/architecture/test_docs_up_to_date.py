@@ -1,17 +1,19 @@
 """The pages that are written from the code are as the code is now, and cover all of it."""
 
-import re
 import runpy
 import shutil
+from itertools import combinations
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from deepnet.pipeline.recipe import Recipe
-from deepnet.schemes.catalogue import list_schemes
+from deepnet.schemes.catalogue import list_schemes, scheme_class
 
 DOCS = Path(__file__).parents[2] / "docs"
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +51,6 @@ def test_every_scheme_is_documented(generator: dict[str, Any]) -> None:
         assert f"\n| [{name}](#{name}) | " in text
 
 
-def test_the_scheme_that_contributing_shows_is_the_real_one() -> None:
-    root = DOCS.parent
-    section = (root / "CONTRIBUTING.md").read_text().partition("## Adding a scheme")[2]
-    shown = re.findall(
-        r"^```python\n(.*?)^```", section.partition("\n## ")[0], re.DOTALL | re.MULTILINE
-    )
-    files = ("src/deepnet/schemes/post_ln_init.py", "tests/unit/schemes/cases.py")
-    for path, block in zip(files, shown, strict=True):
-        lines = [line.strip() for line in (root / path).read_text().splitlines()]
-        assert "\n".join(line.strip() for line in block.splitlines()) in "\n".join(lines), path
-
-
 def test_what_a_scheme_refuses_is_documented(generator: dict[str, Any]) -> None:
     text = generator["pages"]()["schemes.md"]
     for name, refused in (
@@ -70,3 +60,48 @@ def test_what_a_scheme_refuses_is_documented(generator: dict[str, Any]) -> None:
     ):
         assert refused in text.partition(f"## {name}\n")[2].partition("\n## ")[0]
     assert "`mixnorm` is a row of table 2 of BranchNorm" in text
+
+
+@pytest.fixture(scope="module")
+def family() -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / "family_tree.py"), run_name="family_tree")
+
+
+def test_the_family_tree_is_up_to_date(family: dict[str, Any], tmp_path: Path) -> None:
+    assert family["is_up_to_date"](), "run: make docs"
+    (tmp_path / "old.svg").write_text("<svg/>")
+    assert not family["is_up_to_date"](tmp_path / "old.svg")
+    assert not family["is_up_to_date"](tmp_path / "missing.svg")
+
+
+def test_the_family_tree_has_every_scheme_and_every_edge() -> None:
+    drawn = ElementTree.fromstring((DOCS / "images" / "family_tree.svg").read_text())
+    edges = [tuple(path.get("data-edge", "").split()) for path in drawn.iter(f"{SVG}path")]
+    declared = [(p, name) for name in list_schemes() for p in scheme_class(name).grew_out_of]
+    assert sorted(edges) == sorted(declared)
+    shown = [group.findtext(f"{SVG}text") for group in drawn.iter(f"{SVG}g")]
+    assert sorted(name or "" for name in shown) == list_schemes()
+
+
+def test_the_family_tree_is_legible_at_800_pixels() -> None:
+    drawn = ElementTree.fromstring((DOCS / "images" / "family_tree.svg").read_text())
+    width = float(drawn.get("viewBox", "").split()[2])
+    assert float(drawn.get("font-size", 0)) * 800 / width >= 9
+    boxes = [group.find(f"{SVG}rect") for group in drawn.iter(f"{SVG}g")]
+    places = [
+        tuple(float(box.get(side, 0)) for side in ("x", "y", "width", "height"))
+        for box in boxes
+        if box is not None
+    ]
+    for (x, y, w, h), (left, top, wide, high) in combinations(places, 2):
+        assert x + w <= left or left + wide <= x or y + h <= top or top + high <= y
+
+
+def test_whatever_grew_out_of_a_scheme_stands_to_its_right() -> None:
+    drawn = ElementTree.fromstring((DOCS / "images" / "family_tree.svg").read_text())
+    x = {
+        group.findtext(f"{SVG}text"): float(group.find(f"{SVG}rect").get("x"))  # type: ignore[union-attr,arg-type]
+        for group in drawn.iter(f"{SVG}g")
+    }
+    for name in list_schemes():
+        assert all(x[parent] < x[name] for parent in scheme_class(name).grew_out_of)

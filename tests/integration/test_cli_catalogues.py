@@ -1,22 +1,29 @@
 """`deepnet schemes`, `coefficients`, `data` and `version`, and what starting the command costs."""
 
+import importlib
+import inspect
 import json
 import re
 import statistics
 import subprocess
 import sys
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
-from deepnet.schemes.catalogue import list_schemes
+from deepnet.schemes.catalogue import CHANGES, list_schemes, scheme_class
 from deepnet.version import __version__
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_schemes_json(cli):
     found = json.loads(cli("schemes", "--json").out)
     assert [row["name"] for row in found] == list_schemes()
     for row in found:
-        assert set(row) >= {"name", "summary", "source", "architectures", "folds_to"}
+        assert set(row) >= {"name", "summary", "equation", "source", "architectures", "folds_to"}
+        assert row["changes"] in CHANGES
         assert row["summary"].endswith(".")
         assert re.search(r"arXiv|ACL|ICML", row["source"])
     by_name = {row["name"]: row for row in found}
@@ -26,12 +33,94 @@ def test_schemes_json(cli):
     assert by_name["pre_ln"]["norms"] == "pre; final"
 
 
-def test_schemes_are_shown_as_a_table_with_what_is_undefined(cli):
+def test_schemes_are_listed_by_what_they_change_in_80_columns(cli):
     lines = cli("schemes").out.splitlines()
-    for head in ("scheme", "equation", "norms", "parameters", "folds to", "source"):
-        assert head in lines[0]
-    assert [line.split()[0] for line in lines[1 : 1 + len(list_schemes())]] == list_schemes()
+    assert max(map(len, lines)) <= 80
+    heads = [line.partition(":")[0] for line in lines if line.partition(":")[0] in CHANGES]
+    found, head = {}, ""
+    for line in lines:
+        if line.partition(":")[0] in CHANGES:
+            head = line.partition(":")[0]
+        elif line.startswith("  ") and line[2] != " ":
+            found.setdefault(head, []).append(line.split()[0])
+    assert heads == [change for change in CHANGES if change in found]
+    assert found == {
+        head: [name for name in list_schemes() if scheme_class(name).changes == head]
+        for head in heads
+    }
+    assert sorted(name for names in found.values() for name in names) == list_schemes()
     assert any(line.startswith("mixnorm: a row of table 2 of BranchNorm") for line in lines)
+
+
+def test_every_equation_of_the_list_is_whole(cli):
+    words = " ".join(cli("schemes").out.split())
+    for name in list_schemes():
+        assert f" {name} {scheme_class(name).equation}" in words
+
+
+@pytest.mark.parametrize("name", list_schemes())
+def test_a_scheme_is_shown_in_full_in_80_columns(cli, monkeypatch, name):
+    counted = {"kernels": 1.234, "moved_bytes": 2.345, "kept_bytes": 3.456}
+    monkeypatch.setattr("deepnet.survey.sheet.cost_beside_post_ln", lambda *_: counted)
+    lines = cli("schemes", name).out.splitlines()
+    assert lines[0] == name
+    assert max(map(len, lines)) <= 80
+    words, kind = " ".join(" ".join(lines).split()), scheme_class(name)
+    written = inspect.getdoc(importlib.import_module(kind.__module__))
+    for paragraph in written.split("\n\n")[:2]:
+        assert " ".join(paragraph.split()) in words
+    for option in fields(kind):
+        assert f"scheme.{option.name} = " in words
+    assert "1.23 times post_ln's kernels, 2.35 times the bytes" in words
+    assert "3.46 times what post_ln keeps" in words
+    assert ", ".join(kind.grew_out_of or "-") in words
+
+
+def test_a_scheme_in_full_says_what_was_measured_and_again_by_what(cli):
+    text = cli("schemes", "deepnorm").out
+    measured = json.loads((ROOT / "results" / "scheme_grid" / "metrics.json").read_text())["cells"]
+    for cell in measured:
+        if cell["scheme"] == "deepnorm":
+            assert f"{cell['losses']['300']:.3f}" in text
+    assert "benchmarks/scheme_grid.py --out runs/scheme_grid" in text
+    assert "led to       branchnorm, sub_ln" in text
+    assert "folds to     post_ln, exactly" in text
+    assert "deepnet coefficients --scheme deepnorm --encoder-layers 18 --decoder-layers 18" in text
+
+
+def test_a_scheme_in_full_as_json(cli):
+    found = json.loads(cli("schemes", "deepnorm", "--json").out)
+    listed = {row["name"]: row for row in json.loads(cli("schemes", "--json").out)}["deepnorm"]
+    assert {key: found[key] for key in listed} == listed
+    assert (found["changes"], found["grew_out_of"]) == ("scale", ["post_ln_init"])
+    assert found["led_to"] == ["branchnorm", "sub_ln"]
+    assert [one["name"] for one in found["options"]] == [
+        "convention", "optimizer", "placement", "balance",
+    ]  # fmt: skip
+    assert found["options"][0]["choices"] == ["paper", "essay"]
+    assert found["cost"]["kept_bytes"] == 1  # alpha is a constant: nothing more is kept
+
+
+def test_a_misspelt_scheme_is_an_error_that_names_the_nearest(cli):
+    result = cli("schemes", "deepnrm")
+    assert (result.code, result.out) == (2, "")
+    assert "unknown scheme 'deepnrm'; did you mean 'deepnorm'?" in result.err
+
+
+def test_a_scheme_of_ones_own_is_shown_in_full(cli, tmp_path, monkeypatch):
+    (tmp_path / "own_sheet.py").write_text(
+        "from deepnet.schemes.base import ResidualScheme, SitePlan, glorot\n"
+        "class Scheme(ResidualScheme):\n"
+        "    equation = 'x <- LN(x + f(x))'\n"
+        "    def site(self, context, site):\n"
+        "        return SitePlan(branch=site.kind, post=context.norm(), init=glorot())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    text = cli("schemes", "own_sheet:Scheme").out
+    assert text.startswith("own_sheet:Scheme\n")
+    assert "    x <- LN(x + f(x))\n" in text
+    assert "parameters   +0 beside post_ln's" in text
+    assert "What we measured\nnothing yet" in text
 
 
 def test_asking_for_mixnorm_says_that_it_is_undefined(cli):

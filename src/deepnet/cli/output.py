@@ -34,6 +34,10 @@ class Output:
         """Show a message."""
         self.console.print(message, soft_wrap=True)
 
+    def heading(self, text: str) -> None:
+        """Show what the lines below are about, bold on a terminal."""
+        self.console.print(text, style="bold", soft_wrap=True)
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Show a table: ruled on a terminal, columns of plain text elsewhere; numbers stand to the right."""
         from rich import box

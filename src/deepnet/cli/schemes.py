@@ -1,13 +1,15 @@
 """Verbs `schemes` and `coefficients`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from deepnet.cli.options import Json, examples
 from deepnet.cli.output import Output
 
-SCHEMES_EXAMPLES = examples("deepnet schemes", "deepnet schemes --json")
+SCHEMES_EXAMPLES = examples(
+    "deepnet schemes", "deepnet schemes deepnorm", "deepnet schemes my_module:Scheme --json"
+)
 COEFFICIENTS_EXAMPLES = examples(
     "deepnet coefficients --scheme deepnorm --encoder-layers 18 --decoder-layers 18",
     "deepnet coefficients --scheme deepnorm --decoder-layers 96",
@@ -16,27 +18,45 @@ COEFFICIENTS_EXAMPLES = examples(
 )
 
 
-def schemes(as_json: Json = False) -> None:
-    """List the residual schemes: equation, norms, parameters, what each folds to, source.
+def schemes(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Scheme to show in full; it may be one of your own, module:Class.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the residual schemes by what they change, or show one in full.
 
-    Norms and parameters are read off a model of each, built for it.
+    In full: equation, where it came from, what it folds to, what it costs, what we measured, its options. Norms,
+    parameters, time and memory are read off a model of it, built for it.
     """
-    from deepnet.survey import scheme_catalogue
+    if name is None:
+        _list(Output(as_json=as_json))
+    else:
+        _show(Output(as_json=as_json), name)
 
-    output = Output(as_json=as_json)
-    found = scheme_catalogue()
-    output.result(found, show=lambda: _show(output, found))
+
+def _list(output: Output) -> None:
+    from deepnet.cli.scheme_sheet import show_list
+
+    if output.as_json:
+        from deepnet.survey import scheme_catalogue as listed
+    else:
+        from deepnet.schemes.catalogue import scheme_table as listed
+    found = listed()
+    output.result(found, show=lambda: show_list(output, found))
 
 
-def _show(output: Output, found: list[dict[str, Any]]) -> None:
-    from deepnet.schemes.catalogue import UNDEFINED
-    from deepnet.survey import NORMS, PARAMETERS
+def _show(output: Output, name: str) -> None:
+    from deepnet.cli.scheme_sheet import show_sheet
+    from deepnet.survey import scheme_sheet
 
-    columns = ("name", "equation", "norms", "extra_parameters", "folds_to", "source")
-    heads = ["scheme", "equation", "norms", "parameters", "folds to (default options)", "source"]
-    output.table(heads, [[row[column] for column in columns] for row in found])
-    for note in (NORMS, PARAMETERS, *(f"{name}: {why}." for name, why in UNDEFINED.items())):
-        output.say(note)
+    found = scheme_sheet(name)
+    output.result(found, show=lambda: show_sheet(output, found))
 
 
 def coefficients(

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
+    Change,
     Constant,
     Ends,
     Learned,
@@ -42,6 +43,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(w*x + f(x)), w trained, profiled at the start"
     source: ClassVar[str] = "Liu et al. 2020, arXiv 2004.08249"
+    changes: ClassVar[Change] = "scale"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln",)
     folds_to: ClassVar[str | None] = "post_ln"
 
     form: Literal["profiled", "log", "linear", "constant"] = "profiled"

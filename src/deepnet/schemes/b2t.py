@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deepnet.schemes.base import (
+    Change,
     ResidualScheme,
     ResidualSite,
     Site,
@@ -33,6 +34,8 @@ class Scheme(ResidualScheme):
         "x <- LN(x + f(x)), last site of a layer: x <- LN(u + x + f(x)), u its input"
     )
     source: ClassVar[str] = "Takase et al. 2022, arXiv 2206.00330"
+    changes: ClassVar[Change] = "stream"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln",)
 
     rescale: bool = False
     """Multiply every matrix by L^(-1/2) at the start, as the authors' code does."""

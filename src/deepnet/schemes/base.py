@@ -28,6 +28,7 @@ OptimizerFamily = Literal["sgd", "adam", "lamb"]
 InitKind = Literal["xavier_normal", "xavier_uniform", "normal", "uniform", "constant"]
 
 EndsKey = Literal["rows", "std", "lr", "weight_decay"]
+Change = Literal["norm", "scale", "init", "schedule", "stream", "values"]
 
 ALL_ARCHITECTURES: tuple[Architecture, ...] = ("encoder_decoder", "encoder_only", "decoder_only")
 
@@ -285,6 +286,10 @@ class ResidualScheme:
 
     equation: ClassVar[str] = ""
     source: ClassVar[str] = ""
+    changes: ClassVar[Change | None] = None
+    """What it changes most, under which the catalogue lists it; every scheme of the catalogue says so."""
+    grew_out_of: ClassVar[tuple[str, ...]] = ()
+    """The schemes of the catalogue whose equation it changes: edges of the family tree."""
     folds_to: ClassVar[str | None] = None
     """The plain scheme that a model trained under the default options can be rewritten into; None: no such."""
     architectures: ClassVar[tuple[Architecture, ...]] = ALL_ARCHITECTURES

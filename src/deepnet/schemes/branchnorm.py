@@ -14,7 +14,15 @@ from typing import ClassVar, Literal
 
 from deepnet.errors import ConfigError
 from deepnet.schemes import deepnorm
-from deepnet.schemes.base import ResidualScheme, Scheduled, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import (
+    Change,
+    ResidualScheme,
+    Scheduled,
+    Site,
+    SitePlan,
+    StackContext,
+    glorot,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +31,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(x + a_t*f(x)), a_t from 0 to 1, DeepNorm's beta"
     source: ClassVar[str] = "Liu et al. 2023, arXiv 2305.02790, equation 7"
+    changes: ClassVar[Change] = "schedule"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("deepnorm",)
     folds_to: ClassVar[str | None] = "post_ln"
 
     T: int = 4000

@@ -9,8 +9,8 @@ from typing import Any
 
 import deepnet.schemes as package
 from deepnet.config import build
-from deepnet.errors import CheckpointError, ConfigError, suggest
-from deepnet.schemes.base import ResidualScheme
+from deepnet.errors import CheckpointError, ConfigError, SchemeError, suggest
+from deepnet.schemes.base import Change, ResidualScheme
 
 TrustCode = str | Collection[str]
 """Classes "module:Class" that somebody else's files may bring, so that their code runs; one, or several."""
@@ -19,8 +19,19 @@ _NOT_SCHEMES = ("base", "catalogue", "coefficients")
 UNDEFINED = {
     "mixnorm": "a row of table 2 of BranchNorm (arXiv 2305.02790) that its authors define nowhere: there is no "
     "equation to implement",
+    "seed_norm": "SeeDNorm (arXiv 2510.22777), whose start we could not read: a review has its equation alone",
+    "span_norm": "SpanNorm (arXiv 2601.22580), of which we found no equation",
 }
-"""Names from the literature that no scheme can be made for, and why."""
+"""Names from the literature that we made no scheme of, and why."""
+CHANGES: dict[Change, str] = {
+    "norm": "where the norms stand, or what stands in their place",
+    "scale": "what the skip or the branch is multiplied by",
+    "init": "how the weights start",
+    "schedule": "what becomes of it while the model trains",
+    "stream": "what is handed from site to site",
+    "values": "what attention reads beside its input",
+}
+"""What a scheme can change, by which the catalogue is grouped, in its order."""
 
 
 def list_schemes() -> list[str]:
@@ -45,19 +56,40 @@ def scheme_class(name: str) -> type[ResidualScheme]:
 
 
 def scheme_table() -> list[dict[str, Any]]:
-    """Return name, summary, equation, source, architectures and folds_to of every built-in scheme."""
-    kinds = {name: scheme_class(name) for name in list_schemes()}
-    return [
-        {
-            "name": name,
-            "summary": (inspect.getdoc(kind) or "").partition("\n")[0],
-            "equation": kind.equation,
-            "source": kind.source,
-            "architectures": list(kind.architectures),
-            "folds_to": kind.folds_to,
-        }
-        for name, kind in kinds.items()
-    ]
+    """Return `scheme_row` of every built-in scheme, in alphabetical order."""
+    return [scheme_row(name) for name in list_schemes()]
+
+
+def scheme_row(name: str) -> dict[str, Any]:
+    """Return name, summary, equation, source, architectures, folds_to, changes and grew_out_of of a scheme.
+
+    Raises SchemeError where one does not say what it changes; one of your own, "module:Class", need not.
+    """
+    kind = scheme_class(name)
+    if kind.changes not in CHANGES and not (is_own(name) and kind.changes is None):
+        raise SchemeError(
+            f"scheme '{name}' says that it changes {kind.changes!r}, by which the catalogue cannot list it; "
+            f"give its class changes: ClassVar[Change] = one of {', '.join(map(repr, CHANGES))}"
+        )
+    return {
+        "name": name,
+        "summary": class_summary(kind),
+        "equation": kind.equation,
+        "source": kind.source,
+        "architectures": list(kind.architectures),
+        "folds_to": kind.folds_to,
+        "changes": kind.changes,
+        "grew_out_of": list(kind.grew_out_of),
+    }
+
+
+def class_summary(kind: type[ResidualScheme]) -> str:
+    """Return the first line of a scheme's own docstring, "" where it has none."""
+    written = inspect.getdoc(kind) or ""
+    is_signature = written.startswith(
+        f"{kind.__name__}("
+    )  # a dataclass writes it where there is none
+    return "" if is_signature else written.partition("\n")[0]
 
 
 def load_scheme(name: str, options: Mapping[str, Any] | None = None) -> ResidualScheme:

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
+    Change,
     Constant,
     Ends,
     Init,
@@ -41,6 +42,8 @@ class Scheme(ResidualScheme):
         "x <- x + m_L^(-a)*f(LN(x)), lr, weight decay and eps by width and depth"
     )
     source: ClassVar[str] = "Dey et al. 2025, arXiv 2505.01618, table 1"
+    changes: ClassVar[Change] = "scale"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
     folds_to: ClassVar[str | None] = "pre_ln"
 
     depth_exponent: float = 1.0

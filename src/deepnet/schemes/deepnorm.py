@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
+    Change,
     Constant,
     Norm,
     OptimizerFamily,
@@ -33,6 +34,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(alpha*x + f(x)), gain beta on v, out, fc1, fc2"
     source: ClassVar[str] = "Wang et al. 2022, arXiv 2203.00555, figure 2"
+    changes: ClassVar[Change] = "scale"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln_init",)
     folds_to: ClassVar[str | None] = "post_ln"
 
     convention: Literal["paper", "essay"] = "paper"

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from deepnet.schemes.base import (
+    Change,
     Norm,
     ResidualScheme,
     ResidualSite,
@@ -43,6 +44,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x_l = sum_k W[l,k] LN(y_k), y_k = output of layer k"
     source: ClassVar[str] = "Wang et al. 2019, ACL, section 4"
+    changes: ClassVar[Change] = "stream"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln", "pre_ln")
 
     placement: Literal["pre", "post"] = "pre"
     """Where the norms stand, in the layers and in the combination."""

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import Branch, ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import (
+    Branch,
+    Change,
+    ResidualScheme,
+    Site,
+    SitePlan,
+    StackContext,
+    glorot,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +32,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(x + f(x)), gain l^(-power) in layer l"
     source: ClassVar[str] = "Zhang et al. 2019, arXiv 1908.11365"
+    changes: ClassVar[Change] = "init"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln",)
     folds_to: ClassVar[str | None] = "post_ln"
 
     power: float = 0.5

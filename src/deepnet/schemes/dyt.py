@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
+    Change,
     Ends,
     Learned,
     Norm,
@@ -37,6 +38,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + f(g*tanh(a*x) + b)"
     source: ClassVar[str] = "Zhu et al. 2025, arXiv 2503.10622"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
 
     attention: float = 0.5
     """Where a starts before self- and cross-attention."""

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from deepnet.schemes.base import (
     Architecture,
+    Change,
     Init,
     Norm,
     ResidualScheme,
@@ -32,6 +33,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "h = x + attention(N(q), N(k), N(v)), x <- LN(h) + FFN(LN(h))"
     source: ClassVar[str] = "Zhuo et al. 2025, arXiv 2503.04598"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln", "pre_ln")
     architectures: ClassVar[tuple[Architecture, ...]] = ("decoder_only",)
 
     first_pre_norm: bool = False

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
+    Change,
     Norm,
     ResidualScheme,
     ResidualSite,
@@ -42,6 +43,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "H <- A_r^T H + B^T f(LN(A_m^T H)), H of n streams"
     source: ClassVar[str] = "Zhu et al. 2024, arXiv 2409.19606"
+    changes: ClassVar[Change] = "stream"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
 
     streams: int = 4
     """Number of streams n."""

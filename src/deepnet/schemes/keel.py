@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deepnet.schemes.base import (
+    Change,
     Constant,
     Norm,
     ResidualScheme,
@@ -29,6 +30,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(a*x + f(LN(x))), a = number of sites"
     source: ClassVar[str] = "arXiv 2601.19895"
+    changes: ClassVar[Change] = "scale"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln",)
 
     def site(self, context: StackContext, site: Site) -> SitePlan:
         """Return a site with both norms and the scaled skip, or a pre-norm site in the first layer."""

@@ -12,7 +12,7 @@ counting its own layers is ours.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import Change, Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + f(LN(x)/sqrt(l))"
     source: ClassVar[str] = "Sun et al. 2025, arXiv 2502.05795"
+    changes: ClassVar[Change] = "scale"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
     folds_to: ClassVar[str | None] = "pre_ln"
 
     def site(self, context: StackContext, site: Site) -> SitePlan:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import Change, Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(x + f(x)) in the lowest quarter, x + f(LN(x)) above"
     source: ClassVar[str] = "Li et al. 2024, arXiv 2412.13795"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln", "pre_ln")
 
     ratio: float = 0.25
     """The share of a stack's layers, from the bottom, that are Post-LN."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     Architecture,
+    Change,
     Ends,
     Init,
     Learned,
@@ -51,6 +52,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- unit(x + |a|*(unit(f(x)) - x)), unit weight rows"
     source: ClassVar[str] = "Loshchilov et al. 2024, arXiv 2410.01131"
+    changes: ClassVar[Change] = "stream"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
     warmup: ClassVar[bool] = False
     architectures: ClassVar[tuple[Architecture, ...]] = ("decoder_only",)
 

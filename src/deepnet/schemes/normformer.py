@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from deepnet.schemes.base import (
     ONE,
+    Change,
     Learned,
     Norm,
     ResidualScheme,
@@ -29,6 +30,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + LN(W_o(h*heads(LN(x)))), x <- x + W2 LN(act(W1 LN(x)))"
     source: ClassVar[str] = "Shleifer et al. 2021, arXiv 2110.09456"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
 
     scale_residual: bool = False
     """Train a vector r on the feed-forward site's skip."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deepnet.schemes.base import (
+    Change,
     Ends,
     ResidualScheme,
     Site,
@@ -29,6 +30,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + LN(f(LN(x)))"
     source: ClassVar[str] = "Kim et al. 2025, arXiv 2502.02732"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
 
     embedding_norm: bool = True
     """A norm after the embedding, which the source recommends."""

@@ -10,7 +10,7 @@ Differs: weights start Glorot normal with gain 1 and biases 0, as the DeepNet pa
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import Change, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(x + f(x))"
     source: ClassVar[str] = "Vaswani et al. 2017, arXiv 1706.03762"
+    changes: ClassVar[Change] = "norm"
     folds_to: ClassVar[str | None] = "post_ln"
 
     def site(self, context: StackContext, site: Site) -> SitePlan:

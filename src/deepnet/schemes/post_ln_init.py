@@ -11,7 +11,7 @@ stack of an encoder-decoder counts its own depth.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import Change, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(x + f(x)), gain 1/(N-l+1) in layer l"
     source: ClassVar[str] = "Wang et al. 2022, arXiv 2203.00555, section 3"
+    changes: ClassVar[Change] = "init"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln",)
     folds_to: ClassVar[str | None] = "post_ln"
 
     def site(self, context: StackContext, site: Site) -> SitePlan:

@@ -10,7 +10,7 @@ Differs: weights start Glorot normal with gain 1 and biases 0, as everywhere her
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import Change, Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + f(LN(x))"
     source: ClassVar[str] = "Xiong et al. 2020, arXiv 2002.04745"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln",)
     folds_to: ClassVar[str | None] = "pre_ln"
 
     def site(self, context: StackContext, site: Site) -> SitePlan:

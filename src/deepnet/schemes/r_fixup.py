@@ -20,6 +20,7 @@ from typing import ClassVar
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
     ONE,
+    Change,
     Ends,
     Init,
     Learned,
@@ -42,6 +43,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + s*f(x - c), f = 0 at the start"
     source: ClassVar[str] = "Zhang et al. 2019, arXiv 1901.09321"
+    changes: ClassVar[Change] = "init"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln",)
     folds_to: ClassVar[str | None] = "no_norm"
 
     scale_lr: float = 0.1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
+    Change,
     Norm,
     ResidualScheme,
     ResidualSite,
@@ -33,6 +34,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- LN(x + f(x)), d <- d + f(x), output x + LN(d)"
     source: ClassVar[str] = "Xie et al. 2023, arXiv 2304.14802, equation 5"
+    changes: ClassVar[Change] = "stream"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("post_ln", "pre_ln")
 
     sum_scale: float = 1.0
     """Constant by which the sum is kept smaller (0.1, say, in fp16)."""

@@ -12,7 +12,15 @@ first update; an encoder is first seen by the decoder, and its s first learns, i
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import Learned, ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import (
+    Change,
+    Learned,
+    ResidualScheme,
+    Site,
+    SitePlan,
+    StackContext,
+    glorot,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +29,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + s*f(x), s trained, 0 at the start"
     source: ClassVar[str] = "Bachlechner et al. 2020, arXiv 2003.04887"
+    changes: ClassVar[Change] = "scale"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("r_fixup",)
     warmup: ClassVar[bool] = False
     folds_to: ClassVar[str | None] = "no_norm"
 

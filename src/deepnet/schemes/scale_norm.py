@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deepnet.schemes.base import (
+    Change,
     Ends,
     Init,
     Norm,
@@ -36,6 +37,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + f(g*x/|x|)"
     source: ClassVar[str] = "Nguyen and Salazar 2019, arXiv 1910.05895"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
     warmup: ClassVar[bool] = False
 
     fix_norm: bool = True

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deepnet.schemes.base import Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
+from deepnet.schemes.base import Change, Norm, ResidualScheme, Site, SitePlan, StackContext, glorot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + W2 LN(act(W1 LN(x))), gain g on v, out, fc1, fc2"
     source: ClassVar[str] = "Wang et al. 2022, arXiv 2210.06423"
+    changes: ClassVar[Change] = "norm"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln", "deepnorm")
 
     def site(self, context: StackContext, site: Site) -> SitePlan:
         """Return a pre-norm site with an inner norm and gain g; cross-attention has neither."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from deepnet.schemes.base import (
+    Change,
     Ends,
     Init,
     ResidualScheme,
@@ -33,6 +34,8 @@ class Scheme(ResidualScheme):
 
     equation: ClassVar[str] = "x <- x + f(x), small gains by depth"
     source: ClassVar[str] = "Huang et al. 2020, ICML"
+    changes: ClassVar[Change] = "init"
+    grew_out_of: ClassVar[tuple[str, ...]] = ("r_fixup",)
     warmup: ClassVar[bool] = False
     folds_to: ClassVar[str | None] = "no_norm"
 

@@ -123,7 +123,8 @@ def check_gradients(case: SchemeCase) -> None:
                 found, claimed = ("a", "none") if reached else ("no", "one")
                 _require(
                     reached != documented,
-                    f"{architecture}: {name} has {found} gradient; claimed {claimed}",
+                    f"{architecture}/{name} has {found} gradient before the first update; claimed {claimed}, as "
+                    "zero_gradient has the patterns of those without",
                 )
 
 

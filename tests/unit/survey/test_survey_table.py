@@ -5,7 +5,8 @@ import pytest
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import Norm, ResidualScheme, SitePlan, glorot
 from deepnet.schemes.catalogue import UNDEFINED, list_schemes, load_scheme
-from deepnet.survey import describe_norms, refused_options, scheme_catalogue
+from deepnet.survey import refused_options, scheme_catalogue
+from deepnet.survey.norm_places import describe_norms
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.norms import norm_factory
 
