@@ -15,7 +15,7 @@ from deepnet.training.cross_entropy import summed_cross_entropy
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 GOLDEN = Path(__file__).with_name("losses.json")
-OPTIONS = {"branchnorm": {"T": 10}}
+OPTIONS = {"branchnorm": {"T": 10}, "prores": {"T": 4}}
 
 
 def losses(name: str) -> list[float]:

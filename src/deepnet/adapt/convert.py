@@ -19,6 +19,7 @@ from deepnet.folding.factors import has_gain
 from deepnet.schemes.base import Constant, Learned, Scale, Scheduled, SitePlan
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.residual import Residual
+from deepnet.transformer.scales import initial
 
 _LONGEST = 2**40
 
@@ -64,7 +65,7 @@ def start_of(scale: Scale) -> float:
     """Return a scale as it is at the start, a scheduled one at its last step."""
     if isinstance(scale, Constant):
         return scale.value
-    return scale.init if isinstance(scale, Learned) else scale.at(last_step(scale))
+    return initial(scale) if isinstance(scale, Learned) else scale.at(last_step(scale))
 
 
 def last_step(scale: Scheduled) -> int:

@@ -82,6 +82,12 @@ class Learned:
     init: float
     shape: Literal["scalar", "vector"] = "scalar"
     scope: Literal["site", "layer", "stack"] = "site"
+    transform: "Callable[[Tensor], Tensor] | None" = None
+    """What the trained numbers pass through before they multiply, such as a sigmoid; `init` is before it."""
+    name: str = ""
+    """Scales of one name and scope are one parameter, whatever they multiply; by default each use has its own."""
+    stops_gradient: bool = False
+    """Whether what is multiplied gets the gradient that the scale gave it at the start, wherever training moves it."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,16 @@ from equations import (
     admin,
     b2t,
     completep,
+    derf,
     dlcl,
     dynamic_maps,
     dyt,
+    gpas,
     hybrid_norm,
     hyper_connections,
     keel,
     layernorm_scaling,
+    layerscale,
     manifold_maps,
     mix_ln,
     ngpt,
@@ -21,6 +24,7 @@ from equations import (
     peri_ln,
     post_norm,
     pre_norm,
+    prores,
     r_fixup,
     resi_dual,
     rezero,
@@ -31,6 +35,7 @@ from equations import (
 
 from deepnet.schemes.base import Policy
 from deepnet.testing import SchemeCase, gained, glorot_std
+from deepnet.testing.scheme_case import nothing_more
 
 
 def num_stacks(config):
@@ -157,6 +162,22 @@ CASES = [
         # a_0 = 0, so that the decoder does not see the encoder
         zero_gradient=("*.branch.*", "encoder_decoder/encoder.*"),
     ),
+    *(
+        SchemeCase(
+            name="prores",  # arXiv 2603.05369, after 1,000 updates of 1,000 per layer
+            options={"base": base},
+            equation=prores(placement),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=final_norms if placement == "pre" else nothing_more,
+            # a_0 = 0, so that the decoder does not see the encoder
+            zero_gradient=(
+                "*.branch.*",
+                *(("*.residual.*",) if placement == "pre" else ()),
+                "encoder_decoder/encoder.*",
+            ),
+        )
+        for base, placement in (("pre_ln", "pre"), ("post_ln", "post"))
+    ),
     SchemeCase(
         name="ds_init",  # arXiv 1908.11365
         equation=post_norm(1.0),
@@ -203,6 +224,22 @@ CASES = [
             "*.ffn.branch.*",
             "encoder_decoder/encoder.*",
         ),
+    ),
+    SchemeCase(
+        name="gpas",  # arXiv 2506.22049
+        equation=gpas(None),
+        coefficients={(6, 6): (None, 1.0), (100, 100): (None, 1.0)},
+        extra_parameters=lambda config: (
+            final_norms(config) + config.encoder_layers + config.decoder_layers
+        ),
+    ),
+    SchemeCase(
+        name="gpas",  # arXiv 2506.22049
+        options={"base": "deepnorm"},
+        equation=gpas(deepnorm_alpha),
+        coefficients={(6, 6): (None, 72**-0.25), (100, 100): (None, 1200**-0.25)},
+        std=gained(deepnorm_gain),
+        extra_parameters=lambda config: config.encoder_layers + config.decoder_layers,
     ),
     SchemeCase(
         name="r_fixup",  # arXiv 1901.09321
@@ -254,6 +291,14 @@ CASES = [
         extra_parameters=final_norms,
     ),
     SchemeCase(
+        name="layerscale",  # arXiv 2103.17239, section 2
+        equation=layerscale,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=lambda config: (
+            final_norms(config) + config.d_model * sum(num_sites(config))
+        ),
+    ),
+    SchemeCase(
         name="peri_ln",  # arXiv 2502.02732
         equation=peri_ln,
         coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
@@ -266,6 +311,15 @@ CASES = [
         # a per norm, and a number on each stack's embedding
         extra_parameters=lambda config: (
             final_norms(config) + sum(num_sites(config)) + 2 * num_stacks(config)
+        ),
+    ),
+    SchemeCase(
+        name="derf",  # arXiv 2512.10938
+        equation=derf,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        # a and s per norm, and a number on each stack's embedding
+        extra_parameters=lambda config: (
+            final_norms(config) + 2 * sum(num_sites(config)) + 3 * num_stacks(config)
         ),
     ),
     SchemeCase(
