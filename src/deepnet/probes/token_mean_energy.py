@@ -34,7 +34,7 @@ class TokenMeanEnergy(AdditionProbe):
     """The mean token of a sequence over what varies around it, in each layer's output and in what each branch adds."""
 
     def _listen(self, hooks: ExitStack) -> None:
-        self._forget()
+        self._real: dict[str, Tensor] = {}
         self._time_first = {s.name for s in self.anatomy.stacks if _is_time_first(s.module)}
         on_arguments(self.anatomy.model, self._note_padding, hooks)
         on_output(self.anatomy.model, self._forget, hooks)
@@ -46,7 +46,7 @@ class TokenMeanEnergy(AdditionProbe):
         self._real = real_queries(self.anatomy, args, kwargs)
 
     def _forget(self, *_: Any) -> None:
-        self._real: dict[str, Tensor] = {}
+        self._real = {}
 
     def _look(self, place: Place, found: FoundSite, output: Any) -> None:
         self._count(place, *self._energies(place, peeked(found, output)))

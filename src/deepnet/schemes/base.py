@@ -130,6 +130,8 @@ class StackContext:
     tie_embeddings: Literal["all", "decoder", "none"]
     optimizer_family: OptimizerFamily
     make_norm: "Callable[[int], nn.Module]"
+    dropout: float = 0.0
+    """Rate on the embedding and on what branches return; 0 where it is not known."""
 
     @property
     def num_layers(self) -> int:
@@ -294,6 +296,8 @@ class ResidualScheme:
     folds_to: ClassVar[str | None] = None
     """The plain scheme that a model trained under the default options can be rewritten into; None: no such."""
     architectures: ClassVar[tuple[Architecture, ...]] = ALL_ARCHITECTURES
+    restriction: ClassVar[str] = ""
+    """Why it is defined for no other architecture."""
     warmup: ClassVar[bool] = True
     """Whether its source warms the learning rate up; False: a recipe that says nothing of it starts at the peak."""
 
@@ -343,6 +347,12 @@ class ResidualScheme:
 
     def after_update(self, model: Any) -> None:
         """Do what the scheme needs after each optimiser update; by default nothing."""
+
+
+def undefined(scheme: ResidualScheme, architecture: Architecture) -> str:
+    """Return in words what a scheme is defined for, and why not for that architecture."""
+    why = f": {scheme.restriction}" if scheme.restriction else ""
+    return f"defined for {', '.join(scheme.architectures)}, not {architecture}{why}"
 
 
 def list_sites(context: StackContext, branches: tuple[Branch, ...]) -> list[Site]:

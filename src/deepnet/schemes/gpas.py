@@ -13,7 +13,7 @@ square of the product of 1 - s so far, which no plain model of one eps has.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch.nn import functional as F
@@ -30,6 +30,8 @@ from deepnet.schemes.base import (
 from deepnet.schemes.catalogue import load_scheme
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 
@@ -53,7 +55,7 @@ class Scheme(ResidualScheme):
             init=0.0,
             scope="layer",
             name="gate",
-            transform=partial(_kept, plan.skip.value),
+            transform=_kept(plan.skip.value),
             stops_gradient=True,
         )
         if plan.post is not None:
@@ -65,6 +67,11 @@ class Scheme(ResidualScheme):
         return load_scheme(self.base).ends(context)
 
 
-def _kept(skip: float, gate: "Tensor") -> "Tensor":
-    """Return what the gate leaves of a skip of that scale."""
+@cache
+def _kept(skip: float) -> "Callable[[Tensor], Tensor]":
+    """Return what leaves 1 - silu(g) of such a skip: one function for all layers, which then share compiled code."""
+    return partial(_leave, skip)
+
+
+def _leave(skip: float, gate: "Tensor") -> "Tensor":
     return skip * (1.0 - F.silu(gate))

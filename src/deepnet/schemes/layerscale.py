@@ -9,7 +9,8 @@ Cost: as pre_ln, and d numbers per site.
 Differs: weights start Glorot normal with gain 1, as everywhere here. The source gives starts for 18 and fewer, 24 and
 more layers: from 19 to 23 is ours, and so are decoders, where each stack counts its own layers. Its code has 1e-5 at
 36 layers of its smallest width, and 1e-4 where nothing is said. The gradients inside a branch are g times Pre-LN's:
-with g = 1e-6 they come near Adam's eps of 1e-8, which then takes part in the step; take a smaller eps.
+with g = 1e-6 they come near Adam's eps of 1e-8, which then takes part in the step; take a smaller eps. On trained
+weights that are to be kept (apply_scheme with initialize=False) set init to 1, or Adam's first step is many times g.
 """
 
 from dataclasses import dataclass

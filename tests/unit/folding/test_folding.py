@@ -31,6 +31,7 @@ ELSEWHERE = {
     ("ds_init", "merged", True): None,
     ("prores", "base", "post_ln"): "post_ln",
     ("gpas", "base", "deepnorm"): "post_ln",
+    ("deepscale_lm", "placement", "post"): "post_ln",
 }
 
 

@@ -6,6 +6,7 @@ from equations import (
     admin,
     b2t,
     completep,
+    deepscale_lm,
     derf,
     dlcl,
     dynamic_maps,
@@ -14,6 +15,7 @@ from equations import (
     hybrid_norm,
     hyper_connections,
     keel,
+    laurel,
     layernorm_scaling,
     layerscale,
     manifold_maps,
@@ -113,6 +115,22 @@ def sub_ln_gain(stack, role, layer):
 def hyper_parameters(per_site):
     """Return what the maps of four streams add per site, and the final norms."""
     return lambda config: final_norms(config) + per_site * sum(num_sites(config))
+
+
+def deepscale_std(stack, role, layer):
+    """Return DeepScaleLM's std without dropout at 4 layers, d = 64, d_ff = 128: beta^2 = 2 / 8, r_1 = 0.221."""
+    if role == "embedding":
+        return 0.5**0.5
+    if role in ("q", "k"):
+        return 64**-0.5
+    if role in ("fc1", "fc2"):
+        return (2 / (64 * 128)) ** 0.25
+    r = 0.221
+    for _ in range(layer - 1):
+        r = 0.75 * r + 0.25
+        behind = r + (math.sqrt(1 - r**2) - r * math.acos(r)) / math.pi
+        r = 0.75 * r + 0.25 * behind
+    return math.sqrt(math.sqrt(1 / r) / 64)
 
 
 def deepnorm_gain(stack):
@@ -225,6 +243,17 @@ CASES = [
             "encoder_decoder/encoder.*",
         ),
     ),
+    *(
+        SchemeCase(
+            name="deepscale_lm",  # arXiv 2403.09635, and the authors' code
+            options={"placement": placement},
+            equation=deepscale_lm(placement),
+            coefficients={(6, 0): ((5 / 6) ** 0.5, None), (100, 0): (0.99**0.5, None)},
+            std=deepscale_std,
+            extra_parameters=final_norms if placement == "pre" else nothing_more,
+        )
+        for placement in ("pre", "post")
+    ),
     SchemeCase(
         name="gpas",  # arXiv 2506.22049
         equation=gpas(None),
@@ -240,6 +269,20 @@ CASES = [
         coefficients={(6, 6): (None, 72**-0.25), (100, 100): (None, 1200**-0.25)},
         std=gained(deepnorm_gain),
         extra_parameters=lambda config: config.encoder_layers + config.decoder_layers,
+    ),
+    *(
+        SchemeCase(
+            name="laurel",  # arXiv 2411.07501, sections 2 and 3.3
+            options={"form": form} | ({"rank": 4} if rank else {}),
+            equation=laurel(form),
+            coefficients={(6, 6): (alpha, 1.0), (100, 100): (alpha, 1.0)},
+            extra_parameters=lambda config, rank=rank, weights=alpha is None: (
+                final_norms(config)
+                + sum(num_sites(config)) * (2 * rank * config.d_model + 2 * weights)
+            ),
+            zero_gradient=("*.low_rank.a",) if rank else (),  # B = 0
+        )
+        for form, rank, alpha in (("rw", 0, None), ("lr", 4, 1.0), ("rw_lr", 4, None))
     ),
     SchemeCase(
         name="r_fixup",  # arXiv 1901.09321

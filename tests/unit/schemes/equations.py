@@ -52,6 +52,20 @@ def prores(placement):
     return equation
 
 
+def deepscale_lm(placement):
+    """x <- lam x + beta f(LN(x)) and a norm at the end, or x <- LN(lam x + beta f(x)); beta^2 = 2 / R of R sites."""
+
+    def equation(x, parts):
+        lam, beta = math.sqrt(1 - 2 / len(parts.sites)), math.sqrt(2 / len(parts.sites))
+        for site in parts.sites:
+            pre, post = site.residual.pre, site.residual.post
+            x = lam * x + beta * site.f(pre(x) if pre else x)
+            x = post(x) if post else x
+        return parts.ends.final(x) if placement == "pre" else x
+
+    return equation
+
+
 def gpas(alpha):
     """x <- G(x + f(LN(x))), a norm at the end; with alpha of the stack x <- LN(alpha G(x) + f(x)).
 
@@ -70,6 +84,23 @@ def gpas(alpha):
                     u = x + site.f(r.pre(x))
                     x = u - s * u.detach()
         return x if alpha else parts.ends.final(x)
+
+    return equation
+
+
+def laurel(form):
+    """x <- a f(LN(x)) + b (x + B A x), a = 2 / (1 + exp(-w)) and b so of numbers per site, or 1; a norm at the end."""
+
+    def equation(x, parts):
+        for site in parts.sites:
+            r, skip, a, b = site.residual, x, 1.0, 1.0
+            if "lr" in form:
+                low = r.extra["low_rank"]
+                skip = x + torch.einsum("ir,rj,btj->bti", low.b, low.a, x)
+            if "rw" in form:
+                a, b = (2 / (1 + torch.exp(-w.factor)) for w in (r.branch_scale, r.skip))
+            x = a * site.f(r.pre(x)) + b * skip
+        return parts.ends.final(x)
 
     return equation
 
