@@ -68,6 +68,7 @@ OWN_RATES: dict[str, tuple[str, ...]] = {
 OPTIONS: dict[str, tuple[str, ...]] = {
     "branchnorm": ("scheme.T=100",),  # its 4,000 updates are more than the grid has
     "completep": ("optimizer.eps=1e-12",),
+    "prores": ("scheme.T=6",),  # 18 layers then have grown in as late as branchnorm's
 }
 """What a scheme needs here that its defaults or the grid's do not give."""
 SCHEMES_OWN_ENDS = "ends.embedding_lr_multiplier=1.0"
@@ -99,7 +100,9 @@ def all_cells() -> list[Cell]:
     """Return every cell: first one seed of all schemes, so that a part of the grid is already a table."""
     defined = {row["name"]: row["architectures"] for row in scheme_table()}
     translators = [name for name in defined if "encoder_decoder" in defined[name]]
-    decoders = [name for name in defined if name not in translators]
+    decoders = [
+        name for name in defined if name not in translators and "decoder_only" in defined[name]
+    ]
     rates = [("translation", scheme, "shared") for scheme in translators]
     rates += [("next_token", scheme, "shared") for scheme in (*decoders, *BESIDE)]
     rates += [("translation", scheme, "own") for scheme in translators if scheme in OWN_RATES]

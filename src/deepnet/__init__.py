@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from deepnet.probes.norm_input import NormInput as NormInput
     from deepnet.probes.similarity import Similarity as Similarity
     from deepnet.probes.sparsity import Sparsity as Sparsity
+    from deepnet.probes.token_mean_energy import TokenMeanEnergy as TokenMeanEnergy
     from deepnet.probes.update_ratio import UpdateRatio as UpdateRatio
     from deepnet.report.write import write_report as write_report
     from deepnet.schemes.catalogue import list_schemes as list_schemes
@@ -61,6 +62,7 @@ _HOMES = {
     "ResidualSites": "deepnet.blocks.sites",
     "Similarity": "deepnet.probes.similarity",
     "Sparsity": "deepnet.probes.sparsity",
+    "TokenMeanEnergy": "deepnet.probes.token_mean_energy",
     "Transformer": "deepnet.transformer.models",
     "TransformerConfig": "deepnet.transformer.models",
     "UpdateRatio": "deepnet.probes.update_ratio",

@@ -15,18 +15,19 @@ from deepnet.training.cross_entropy import summed_cross_entropy
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 GOLDEN = Path(__file__).with_name("losses.json")
-OPTIONS = {"branchnorm": {"T": 10}}
+OPTIONS = {"branchnorm": {"T": 10}, "prores": {"T": 4}}
 
 
 def losses(name: str) -> list[float]:
     """Return the losses of 20 updates on one fixed batch, dropout on."""
     torch.manual_seed(7)
     scheme = load_scheme(name, OPTIONS.get(name))
-    translates = "encoder_decoder" in scheme.architectures
+    architecture = scheme.architectures[0]
+    translates = architecture == "encoder_decoder"
     config = TransformerConfig(
-        architecture="encoder_decoder" if translates else "decoder_only",
-        encoder_layers=3 if translates else 0,
-        decoder_layers=3,
+        architecture=architecture,
+        encoder_layers=0 if architecture == "decoder_only" else 3,
+        decoder_layers=0 if architecture == "encoder_only" else 3,
         d_model=16,
         ffn_dim=32,
         num_heads=2,

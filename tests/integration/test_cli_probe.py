@@ -13,8 +13,8 @@ from deepnet.pipeline.preparing import prepare_data
 from deepnet.pipeline.recipe import load_recipe
 
 PROBES = {
-    "gradient_norm", "norm_input", "branch_ratio", "similarity", "sparsity", "attention_entropy", "logit_scale",
-    "model_update", "predicted_update",
+    "gradient_norm", "norm_input", "branch_ratio", "similarity", "sparsity", "attention_entropy",
+    "token_mean_energy", "logit_scale", "model_update", "predicted_update",
 }  # fmt: skip
 
 

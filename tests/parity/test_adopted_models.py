@@ -25,7 +25,9 @@ SHAPE = {
     "vocab_size": 40,
     "dropout": 0.0,
 }
-SCHEMES = ["deepnorm", "branchnorm", "pre_ln", "keel", "rezero", "mix_ln", "layernorm_scaling"]
+SCHEMES = [
+    "deepnorm", "branchnorm", "pre_ln", "keel", "rezero", "mix_ln", "layernorm_scaling", "layerscale", "prores", "gpas",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

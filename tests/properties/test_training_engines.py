@@ -94,11 +94,11 @@ def make(scheme):
     """Return a small model without dropout, of both stacks where the scheme has them."""
     torch.manual_seed(0)
     plan = load_scheme(scheme, {})
-    both = "encoder_decoder" in plan.architectures
+    architecture = plan.architectures[0]
     config = TransformerConfig(
-        architecture="encoder_decoder" if both else "decoder_only",
-        encoder_layers=int(both),
-        decoder_layers=1,
+        architecture=architecture,
+        encoder_layers=int(architecture != "decoder_only"),
+        decoder_layers=int(architecture != "encoder_only"),
         d_model=8,
         ffn_dim=12,
         num_heads=2,
@@ -124,7 +124,7 @@ def train(
     """Train with everything that an engine has a part in."""
     every = STEPS // 2 if scheme == SCHEME else STEPS
     model = make(scheme)
-    both = model.encoder is not None
+    both = model.config.architecture == "encoder_decoder"
     own = arguments(texts(0, 2), both=both)
     train_loop(
         model,

@@ -273,6 +273,8 @@ def test_a_shape_that_the_weights_do_not_have_is_refused_before_anything_is_buil
         {"name": "hyper_connections", "streams": 10**12},
         {"name": "hyper_connections", "streams": 10**30},
         {"name": "completep", "d_base": 10**400},
+        {"name": "laurel", "rank": 10**9},
+        {"name": "laurel", "rank": 10**30},
     ],
 )
 def test_an_option_of_a_scheme_that_asks_for_the_impossible_is_refused(saved, scheme):
@@ -285,7 +287,7 @@ def test_an_option_of_a_scheme_that_asks_for_the_impossible_is_refused(saved, sc
 @pytest.mark.parametrize("tying", ["all", "none"])
 def test_a_real_bundle_of_any_scheme_is_within_the_limits(tmp_path, scheme, tying):
     architecture = scheme_class(scheme).architectures[0]
-    layers = (0, 2) if architecture == "decoder_only" else (2, 2)
+    layers = {"decoder_only": (0, 2), "encoder_only": (2, 0)}.get(architecture, (2, 2))
     config = TransformerConfig(
         architecture=architecture, encoder_layers=layers[0], decoder_layers=layers[1], d_model=8, ffn_dim=4,
         num_heads=2, vocab_size=9, tie_embeddings=tying, positions="learned", max_positions=5,

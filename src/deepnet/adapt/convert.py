@@ -19,6 +19,7 @@ from deepnet.folding.factors import has_gain
 from deepnet.schemes.base import Constant, Learned, Scale, Scheduled, SitePlan
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.residual import Residual
+from deepnet.transformer.scales import initial, value
 
 _LONGEST = 2**40
 
@@ -27,8 +28,9 @@ def keep_function(
     one: Installed, paths: dict[nn.Module, str], journal: Journal
 ) -> list[WeightChange]:
     """Take over a site's norm and rescale the last matrix of its branch; raises AdaptError where that is not exact."""
-    plan, placement = one.residual.plan, one.found.part.placement
-    skip, branch = start_of(plan.skip), start_of(plan.branch_scale)
+    placement = one.found.part.placement
+    # as they are in the site: a trained one is rounded to its type
+    skip, branch = (float(value(s)[0]) for s in (one.residual.skip, one.residual.branch_scale))
     norm = one.residual.post if placement == "post" else one.residual.pre
     assert norm is not None
     take_over(norm, one.stock_norm)
@@ -64,7 +66,7 @@ def start_of(scale: Scale) -> float:
     """Return a scale as it is at the start, a scheduled one at its last step."""
     if isinstance(scale, Constant):
         return scale.value
-    return scale.init if isinstance(scale, Learned) else scale.at(last_step(scale))
+    return initial(scale) if isinstance(scale, Learned) else scale.at(last_step(scale))
 
 
 def last_step(scale: Scheduled) -> int:

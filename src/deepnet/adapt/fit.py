@@ -17,6 +17,7 @@ from deepnet.schemes.base import (
     StackPlan,
     Stream,
     embedding_init,
+    undefined,
 )
 from deepnet.schemes.catalogue import describe_scheme, list_schemes, load_scheme
 from deepnet.transformer.ends import SCHEMES_OWN, EndsConfig, choose_ends
@@ -131,7 +132,7 @@ def _reasons(
     """Return why the scheme cannot live there, each reason once; none where it can."""
     architecture = contexts[0][1].architecture
     if architecture not in scheme.architectures:
-        return (f"it is defined for {', '.join(scheme.architectures)}, not {architecture}",)
+        return (f"it is {undefined(scheme, architecture)}",)
     if type(scheme).after_update is not ResidualScheme.after_update:
         return ("it rewrites weights after each update",)
     try:

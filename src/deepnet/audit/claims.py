@@ -71,12 +71,18 @@ def chosen_ends(model: nn.Module) -> EndsConfig:
     return next(ours, EndsConfig())
 
 
+def known_dropout(model: nn.Module) -> float:
+    """Return the rate of dropout that a model of ours was made with; 0 of any other."""
+    return next((m.config.dropout for m in model.modules() if isinstance(m, Transformer)), 0.0)
+
+
 def claim_stacks(
     scheme: ResidualScheme,
     stacks: list[LocatedStack],
     shape: Shape,
     *,
     ends: EndsConfig,
+    dropout: float,
     optimizer_family: OptimizerFamily,
 ) -> tuple[list[Claim], list[str]]:
     """Return the claims on the located stacks, and what cannot be compared, in words."""
@@ -88,7 +94,7 @@ def claim_stacks(
         return [], [f"the claimed scheme is not defined for {shape.architecture}: nothing compared"]
     claims, unknown = [], []
     for stack in stacks:
-        context = _context(stack, shape, optimizer_family)
+        context = replace(_context(stack, shape, optimizer_family), dropout=dropout)
         plan = scheme.stack(context)
         try:
             plan = replace(plan, ends=choose_ends(plan.ends, ends, context))

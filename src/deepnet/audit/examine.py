@@ -14,7 +14,13 @@ from deepnet.audit.check_ends import check_ends
 from deepnet.audit.check_inputs import check_inputs, eps_notes
 from deepnet.audit.check_sites import check_claimed_sites, check_unclaimed_sites, scale_notes
 from deepnet.audit.check_weights import check_weights, claimed_std, std_of
-from deepnet.audit.claims import Claim, chosen_ends, claim_stacks, end_claim
+from deepnet.audit.claims import (
+    Claim,
+    chosen_ends,
+    claim_stacks,
+    end_claim,
+    known_dropout,
+)
 from deepnet.audit.equivalence import equivalence
 from deepnet.audit.flow import Flow, trace_flow
 from deepnet.audit.inputs import Inputs, cast_inputs, input_tensors, likely_inputs
@@ -66,6 +72,7 @@ def audit(
             located.stacks,
             located.shape,
             ends=chosen_ends(model),
+            dropout=known_dropout(model),
             optimizer_family=optimizer_family,
         )
     )

@@ -14,6 +14,7 @@ from deepnet.audit.roles import RoleMatrix
 from deepnet.audit.sites import MeasuredScale, first_norms, measure_scale
 from deepnet.audit.stacks import LocatedSite
 from deepnet.schemes.base import Constant, Learned, Scale, SitePlan
+from deepnet.transformer.scales import initial
 
 _DIFFERENT = 1e-4
 
@@ -119,7 +120,7 @@ def _wanted(claim: Claim, scale: Scale, measured: MeasuredScale | None) -> float
     if isinstance(scale, Constant):
         return scale.value
     if isinstance(scale, Learned):
-        return None if claim.is_prepared else scale.init
+        return None if claim.is_prepared else initial(scale)
     number = (measured and measured.number) or 0.0
     return min((scale.at(0), scale.at(1)), key=lambda start: abs(start - number))
 
@@ -129,7 +130,7 @@ def _enters_with(claim: Claim, flow: Flow, matrices: list[RoleMatrix], factor: f
     fork = claim.stack.sites[0].measured.sum.fork
     multiplier = claim.plan.ends.embedding_multiplier
     planned = math.sqrt(fork.width) if multiplier is None else multiplier
-    planned = planned.init if isinstance(planned, Learned) else planned
+    planned = initial(planned) if isinstance(planned, Learned) else planned
     tables = {m.parameter: m for m in matrices if m.role == "embedding"}
     for rows in (value for value in flow.origins(fork) if value in flow.embeddings):
         scale = measure_scale(flow, rows, fork)

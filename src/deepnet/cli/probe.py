@@ -26,6 +26,7 @@ _TITLES = {
     "attention_entropy": "entropy",
     "gradient_norm": "gradient",
     "similarity": "similar",
+    "token_mean_energy": "mean",
     "model_update": "moved",
 }
 _OUTSIDE = ("embedding", "final")
@@ -128,6 +129,8 @@ def _columns(readings: "Record", stack: str) -> list[Column]:
         }
         if probe == "gradient_norm":
             table = _by_site(table)
+        if probe == "token_mean_energy":
+            table = {key: values for key, values in table.items() if not key}
         columns += [(f"{title}\n{site}", values) for site, values in table.items()]
     return columns
 

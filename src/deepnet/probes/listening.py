@@ -86,14 +86,23 @@ def is_recomputing() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def on_input(module: nn.Module, see: Callable[[Any], None], hooks: ExitStack) -> None:
-    """Let `see` have the first argument of each call of a module before it runs."""
+def on_arguments(module: nn.Module, see: Callable[..., None], hooks: ExitStack) -> None:
+    """Let `see` have the positional and the named arguments of each call of a module before it runs."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not is_recomputing():
-            _unseen(see, next(iter((*args, *kwargs.values()))))
+            _unseen(see, args, kwargs)
 
     hooks.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+
+
+def on_input(module: nn.Module, see: Callable[[Any], None], hooks: ExitStack) -> None:
+    """Let `see` have the first argument of each call of a module before it runs."""
+
+    def first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        see(next(iter((*args, *kwargs.values()))))
+
+    on_arguments(module, first, hooks)
 
 
 def on_output(module: nn.Module, see: Callable[[Any], None], hooks: ExitStack) -> None:

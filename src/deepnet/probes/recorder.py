@@ -23,6 +23,7 @@ from deepnet.probes.norm_input import NormInput
 from deepnet.probes.place import OUTPUT, Place, by_layer
 from deepnet.probes.similarity import Similarity
 from deepnet.probes.sparsity import Sparsity
+from deepnet.probes.token_mean_energy import TokenMeanEnergy
 from deepnet.probes.update_ratio import UpdateRatio
 
 Record = dict[str, dict[str, list[float | None]]]
@@ -68,6 +69,7 @@ class Recorder:
             "similarity": Similarity(model),
             "sparsity": Sparsity(model),
             "attention_entropy": AttentionEntropy(model),
+            "token_mean_energy": TokenMeanEnergy(model),
             "logit_scale": LogitScale(model),
         }
         self._gradient_norm, self._update_ratio = GradientNorm(model), UpdateRatio(model)

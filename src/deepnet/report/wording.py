@@ -63,6 +63,12 @@ PROBES = {
         title="Attention entropy",
         about="In nats, mean over heads and positions. At 0 each position looks at a single one.",
     ),
+    "token_mean_energy": ProbeWords(
+        title="Token mean to variation",
+        about="Length of the mean over a sequence's tokens, relative to what varies around it, in a layer's output and "
+        "in what a branch adds. The larger, the less tokens differ; independent ones have 1 / sqrt(T - 1). 'varying': "
+        "what varies in the branch, relative to what varies in the stream.",
+    ),
     "update_ratio": ProbeWords(
         title="Update to weight",
         about="L2 norm of one optimiser step over that of the weights. Adam with a fitting rate is often near 0.001.",

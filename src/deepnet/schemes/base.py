@@ -83,6 +83,12 @@ class Learned:
     init: float
     shape: Literal["scalar", "vector"] = "scalar"
     scope: Literal["site", "layer", "stack"] = "site"
+    transform: "Callable[[Tensor], Tensor] | None" = None
+    """What the trained numbers pass through before they multiply, such as a sigmoid; `init` is before it."""
+    name: str = ""
+    """Scales of one name and scope are one parameter, whatever they multiply; by default each use has its own."""
+    stops_gradient: bool = False
+    """Whether what is multiplied gets the gradient that the scale gave it at the start, wherever training moves it."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,8 @@ class StackContext:
     tie_embeddings: Literal["all", "decoder", "none"]
     optimizer_family: OptimizerFamily
     make_norm: "Callable[[int], nn.Module]"
+    dropout: float = 0.0
+    """Rate on the embedding and on what branches return; 0 where it is not known."""
 
     @property
     def num_layers(self) -> int:
@@ -293,6 +301,8 @@ class ResidualScheme:
     folds_to: ClassVar[str | None] = None
     """The plain scheme that a model trained under the default options can be rewritten into; None: no such."""
     architectures: ClassVar[tuple[Architecture, ...]] = ALL_ARCHITECTURES
+    restriction: ClassVar[str] = ""
+    """Why it is defined for no other architecture."""
     warmup: ClassVar[bool] = True
     """Whether its source warms the learning rate up; False: a recipe that says nothing of it starts at the peak."""
 
@@ -342,6 +352,12 @@ class ResidualScheme:
 
     def after_update(self, model: Any) -> None:
         """Do what the scheme needs after each optimiser update; by default nothing."""
+
+
+def undefined(scheme: ResidualScheme, architecture: Architecture) -> str:
+    """Return in words what a scheme is defined for, and why not for that architecture."""
+    why = f": {scheme.restriction}" if scheme.restriction else ""
+    return f"defined for {', '.join(scheme.architectures)}, not {architecture}{why}"
 
 
 def list_sites(context: StackContext, branches: tuple[Branch, ...]) -> list[Site]:

@@ -14,6 +14,7 @@ from deepnet.schemes.base import (
     SitePlan,
     StackContext,
     StackName,
+    undefined,
 )
 from deepnet.schemes.catalogue import describe_scheme
 
@@ -34,9 +35,7 @@ def coefficients(
     """
     architecture = _architecture(encoder_layers, decoder_layers)
     if architecture not in scheme.architectures:
-        raise ConfigError(
-            f"this scheme is defined for {', '.join(scheme.architectures)}, not {architecture}"
-        )
+        raise ConfigError(f"this scheme is {undefined(scheme, architecture)}")
     result: dict[str, Any] = {
         "scheme": describe_scheme(scheme)["name"],
         "architecture": architecture,

@@ -53,26 +53,29 @@ class Scheme(ResidualScheme):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a positive number")
 
+    def norm(self, start: float) -> Norm:
+        """Return what stands in the place of a norm, its a starting there."""
+        return Norm(lambda width: DynamicTanh(width, start))
+
     def site(self, context: StackContext, site: Site) -> SitePlan:
-        """Return a site with the tangent before its branch."""
+        """Return a site with the function before its branch."""
         start = self.ffn if site.kind == "ffn" else self.attention
-        return SitePlan(branch=site.kind, pre=_tanh(start), init=glorot())
+        return SitePlan(branch=site.kind, pre=self.norm(start), init=glorot())
 
     def ends(self, context: StackContext) -> Ends:
-        """Return ends with the tangent in place of the final norm and a trained number on the embedding."""
+        """Return ends with the function in place of the final norm and a trained number on the embedding."""
         return Ends(
             embedding_multiplier=Learned(init=context.d_model**0.5),
-            final=_tanh(self.final),
+            final=self.norm(self.final),
             init=embedding_init(context),
         )
 
 
-def _tanh(start: float) -> Norm:
-    return Norm(lambda width: DynamicTanh(width, start))
-
-
 class DynamicTanh(nn.Module):
     """g * tanh(a x) + b over the last axis, a one trained number."""
+
+    shifted: ClassVar[bool] = False
+    """Whether a trained number s is added to a x."""
 
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
@@ -80,14 +83,22 @@ class DynamicTanh(nn.Module):
         self.a = nn.Parameter(torch.empty(1))
         self.g = nn.Parameter(torch.empty(width))
         self.b = nn.Parameter(torch.empty(width))
+        self.s = nn.Parameter(torch.empty(1)) if self.shifted else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set a to its start, g to 1 and b to 0."""
+        """Set a to its start, g to 1, b and s to 0."""
         nn.init.constant_(self.a, self.start)
         nn.init.ones_(self.g)
         nn.init.zeros_(self.b)
+        if self.s is not None:
+            nn.init.zeros_(self.s)
+
+    def squash(self, x: Tensor) -> Tensor:
+        """Return what g multiplies, from a x or a x + s [..., D]."""
+        return torch.tanh(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return g * tanh(a x) + b of `x` [..., D]."""
-        return self.g * torch.tanh(self.a * x) + self.b
+        entered = self.a * x if self.s is None else self.a * x + self.s
+        return self.g * self.squash(entered) + self.b

@@ -17,6 +17,7 @@ from deepnet.schemes.base import (
     RoleWeight,
     StackContext,
     StackName,
+    undefined,
 )
 from deepnet.transformer.cache import DecoderCache, LayerCache
 from deepnet.transformer.config import TransformerConfig as TransformerConfig
@@ -252,9 +253,7 @@ class Transformer(Stepped):
 def check_defined(scheme: ResidualScheme, architecture: Architecture) -> None:
     """Raise ConfigError where a scheme is not defined for an architecture."""
     if architecture not in scheme.architectures:
-        raise ConfigError(
-            f"this scheme is defined for {', '.join(scheme.architectures)}, not {architecture}"
-        )
+        raise ConfigError(f"this scheme is {undefined(scheme, architecture)}")
 
 
 def stack_context(
@@ -277,6 +276,7 @@ _CONTEXT_FIELDS = {
     "ffn_dim",
     "num_heads",
     "tie_embeddings",
+    "dropout",
 }
 
 

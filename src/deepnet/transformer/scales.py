@@ -6,7 +6,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Constant, Scale, Scheduled, Site, SitePlan
+from deepnet.schemes.base import Constant, Learned, Scale, Scheduled, Site, SitePlan
 from deepnet.transformer.materialise import DerivedBuffers
 
 
@@ -46,6 +46,41 @@ class LearnedScale(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return factor * x."""
         return x * self.factor
+
+
+class TransformedScale(LearnedScale):
+    """Trained numbers that pass through a function before they multiply, with gradient to what they do or without."""
+
+    def __init__(self, plan: Learned, width: int) -> None:
+        super().__init__(plan.init, width)
+        self.transform = plan.transform or _same
+        self.start = initial(plan) if plan.stops_gradient else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return transform(factor) * x; the gradient of x is that of start * x where it is to be stopped."""
+        scale = self.transform(self.factor)
+        if self.start is None:
+            return x * scale
+        return scaled(x, self.start) + x.detach() * (scale - self.start)
+
+
+def initial(plan: Learned) -> float:
+    """Return what a trained scale multiplies by before the first update."""
+    if plan.transform is None:
+        return plan.init
+    return plan.transform(torch.tensor(plan.init, dtype=torch.float64, device="cpu")).item()
+
+
+def _same(factor: Tensor) -> Tensor:
+    return factor
+
+
+def learned_scale(plan: Learned, width: int) -> LearnedScale:
+    """Return a trained scale for what is `width` wide."""
+    width = 1 if plan.shape == "scalar" else width
+    if plan.transform is None and not plan.stops_gradient:
+        return LearnedScale(plan.init, width)
+    return TransformedScale(plan, width)
 
 
 class ScheduledScale(FixedScale):
@@ -98,8 +133,8 @@ class ScaleBuilder:
         if isinstance(plan, Scheduled):
             return ScheduledScale(plan)
         key = {"site": f"site {site.index}", "layer": f"layer {site.layer}", "stack": "stack"}
-        width = 1 if plan.shape == "scalar" else width
-        return self._shared.setdefault((use, key[plan.scope]), LearnedScale(plan.init, width))
+        shared = (plan.name or use, key[plan.scope])
+        return self._shared.setdefault(shared, learned_scale(plan, width))
 
 
 def end_scale(plan: Scale, width: int) -> nn.Module | None:
@@ -108,4 +143,4 @@ def end_scale(plan: Scale, width: int) -> nn.Module | None:
         return None if plan.value == 1.0 else FixedScale(plan.value)
     if isinstance(plan, Scheduled):
         return ScheduledScale(plan)
-    return LearnedScale(plan.init, 1 if plan.shape == "scalar" else width)
+    return learned_scale(plan, width)

@@ -25,7 +25,7 @@ from deepnet.transformer.positions.base import (
     build_positions,
 )
 from deepnet.transformer.residual import add_scaled, build_norm, build_shift, reset_shift
-from deepnet.transformer.scales import LearnedScale, ScaleBuilder, end_scale, scaled
+from deepnet.transformer.scales import ScaleBuilder, end_scale, learned_scale, scaled
 
 
 class StackEnds(nn.Module):
@@ -169,5 +169,5 @@ def _refuse_unheard(
 def _multiplier(plan: float | Learned | None, d_model: int) -> nn.Module | float:
     """Return what multiplies the embedded rows, by default sqrt(D)."""
     if isinstance(plan, Learned):
-        return LearnedScale(plan.init, 1 if plan.shape == "scalar" else d_model)
+        return learned_scale(plan, d_model)
     return math.sqrt(d_model) if plan is None else plan

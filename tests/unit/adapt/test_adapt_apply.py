@@ -211,6 +211,9 @@ CONVERSIONS = [
     ("GPT-2", "layernorm_scaling"),
     ("T5", "pre_ln"),
     ("Llama", "layernorm_scaling"),
+    ("Llama", "layerscale"),
+    ("T5", "prores"),
+    ("GPT-2", "gpas"),
 ]
 
 

@@ -26,7 +26,9 @@ def move(model: nn.Module, step: int = 1000) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", HUGGINGFACE)
-@pytest.mark.parametrize("scheme", ["branchnorm", "rezero", "admin"])
+@pytest.mark.parametrize(
+    "scheme", ["branchnorm", "rezero", "admin", "layerscale", "prores", "gpas"]
+)
 def test_the_scheme_comes_back(zoo, tmp_path, name, scheme):
     model = zoo.MODELS[name]()
     apply_scheme(model, scheme, batches=[zoo.inputs(model)])
@@ -172,6 +174,9 @@ FOLDABLE = [
     ("GPT-2", "layernorm_scaling"),
     ("T5", "layernorm_scaling"),
     ("Llama", "layernorm_scaling"),
+    ("Llama", "layerscale"),
+    ("GPT-2", "layerscale"),
+    ("OPT", "prores"),
 ]
 
 
@@ -213,9 +218,23 @@ def test_what_cannot_be_folded_is_refused(zoo, tmp_path):
     apply_scheme(llama, "deepnorm")
     with pytest.raises(ExportError, match="one pre-norm and nothing else"):
         folded(llama)
+    gated = zoo.llama()
+    apply_scheme(gated, "gpas")
+    move(gated)
+    with pytest.raises(ExportError, match="a scaled skip of a pre-norm site"):
+        folded(gated)
     with pytest.raises(ExportError, match="carries no scheme"):
         folded(zoo.bert())
     assert not any(tmp_path.iterdir())
+
+
+def test_gated_skips_of_a_post_norm_model_fold(zoo, tmp_path):
+    model = zoo.bart()
+    apply_scheme(model, "gpas", options={"base": "deepnorm"})
+    move(model)
+    save_folded(model, tmp_path)
+    stock = type(model).from_pretrained(tmp_path)
+    torch.testing.assert_close(zoo.outputs(stock), zoo.outputs(model), rtol=0, atol=1e-12)
 
 
 def test_kept_weights_fold_back_although_eps_is_off_in_its_last_bit(zoo, tmp_path):

@@ -64,7 +64,7 @@ class Right:
             **SIZES,
             architecture=architecture,
             encoder_layers=0 if architecture == "decoder_only" else 2,
-            decoder_layers=2,
+            decoder_layers=0 if architecture == "encoder_only" else 2,
             tie_embeddings=self.tying,
         )
         try:

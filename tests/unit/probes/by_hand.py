@@ -18,6 +18,17 @@ def rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt())
 
 
+def lengths(u: Tensor, real: Tensor | None = None) -> tuple[float, float]:
+    """Lengths of the mean token, once per token, and of what varies around it, summed over the sentences."""
+    mean = varying = 0.0
+    for number, sentence in enumerate(u):
+        tokens = sentence if real is None else sentence[real[number]]
+        middle = tokens.mean(0).expand_as(tokens)
+        mean += float(middle.square().sum().sqrt())
+        varying += float((tokens - middle).square().sum().sqrt())
+    return mean, varying
+
+
 def entropy(weights: Tensor, real: Tensor | None = None) -> float:
     """Mean over heads and real queries of -sum w ln w, for weights [B, H, T, C]; no weight may be 0."""
     per_query = -(weights * weights.clamp_min(1e-300).log()).sum(-1)
@@ -66,6 +77,11 @@ def stack(
                 y = layer["fc2"](inside)
                 found["sparsity"][place] = float((inside != 0).double().mean())
             total = alpha * x + y
+            mean, varying = lengths(y, real)
+            found["token_mean_energy"] |= {
+                place: mean / varying,
+                place._replace(role="varying"): varying / lengths(alpha * x, real)[1],
+            }
             found["branch_ratio"][place] = rms(y) / rms(alpha * x)
             found["norm_input"][place] = rms(total if post else x)
             x = layer[f"{kind}_norm"](total) if post else total
@@ -73,6 +89,8 @@ def stack(
             found["similarity"][Place(name, number)] = float(
                 F.cosine_similarity(last, x, -1).mean()
             )
+        mean, varying = lengths(x, real)
+        found["token_mean_energy"][Place(name, number)] = mean / varying
         last = x
     return x, found
 

@@ -15,6 +15,7 @@ from deepnet import (
     NormInput,
     Similarity,
     Sparsity,
+    TokenMeanEnergy,
     apply_scheme,
 )
 from deepnet.errors import AdaptError
@@ -22,7 +23,9 @@ from deepnet.probes.place import Place
 from deepnet.schemes.catalogue import list_schemes, load_scheme
 from deepnet.training.engine.recompute import recomputed
 
-PROBES = (AttentionEntropy, BranchRatio, LogitScale, NormInput, Similarity, Sparsity)
+PROBES = (
+    AttentionEntropy, BranchRatio, LogitScale, NormInput, Similarity, Sparsity, TokenMeanEnergy,
+)  # fmt: skip
 
 
 def read(model, run) -> list[dict]:
@@ -113,7 +116,8 @@ def test_bf16_autocast(zoo, name):
     expected, plain = read(model, run), [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     found = read(model, both)
-    close(found, expected, rel=0.05)
+    *rest, _ = PROBES  # what varies between tokens here is less than bf16 rounds away
+    close(found[: len(rest)], expected[: len(rest)], rel=0.05)
     for parameter, gradient in zip(model.parameters(), plain, strict=True):
         assert parameter.grad is not None
         assert float((parameter.grad - gradient).norm()) <= 0.2 * float(gradient.norm()) + 1e-4
@@ -151,7 +155,7 @@ def test_several_calls_are_pooled(make_model):
     alone = [read(model, lambda ids=ids: model(ids)) for ids in (short, long)]
     together = read(model, lambda: (model(short), model(long)))
     place = Place("decoder", 2, "ffn")
-    entropy, ratio, logits, norm, similarity, sparsity = zip(*alone, strict=True)
+    entropy, ratio, logits, norm, similarity, sparsity, _ = zip(*alone, strict=True)
     squares = (3 * norm[0][place] ** 2 + 14 * norm[1][place] ** 2) / 17
     assert together[3][place] == pytest.approx(squares**0.5, rel=1e-12)
     for index, readings in ((0, entropy), (2, logits), (4, similarity), (5, sparsity)):
@@ -234,18 +238,23 @@ def test_torchs_fused_path_is_seen_too(zoo):
 
 @pytest.mark.parametrize("name", list_schemes())
 def test_every_scheme_of_ours_has_readings_at_every_site(make_model, sentences, name):
-    both = "encoder_decoder" in load_scheme(name).architectures
-    shape = {} if both else {"architecture": "decoder_only", "encoder_layers": 0}
-    model = make_model(name, tie_embeddings="none", **shape)
-    entropy, ratio, logits, norm, similarity, sparsity = read(
+    architecture = load_scheme(name).architectures[0]
+    both = architecture == "encoder_decoder"
+    stacks = ("encoder", "decoder") if both else (architecture.removesuffix("_only"),)
+    shape = {f"{stack}_layers": 2 * (stack in stacks) for stack in ("encoder", "decoder")}
+    model = make_model(name, tie_embeddings="none", architecture=architecture, **shape)
+    entropy, ratio, logits, norm, similarity, sparsity, energy = read(
         model, lambda: model(*sentences) if both else model(sentences[0])
     )
-    sites = {("encoder", "self"), ("encoder", "ffn"), ("decoder", "cross")} if both else set()
-    sites |= {("decoder", "self"), ("decoder", "ffn")}
+    sites = {(stack, kind) for stack in stacks for kind in ("self", "ffn")}
+    sites |= {("decoder", "cross")} if both else set()
     assert {(p.stack, p.site) for p in ratio} == sites
     assert {(p.stack, p.site) for p in entropy} == {s for s in sites if s[1] != "ffn"}
     assert {(p.stack, p.site) for p in sparsity} == {s for s in sites if s[1] == "ffn"}
     assert {p.layer for p in similarity} == {2}
+    assert {(p.stack, p.site) for p in energy if p.site} == sites
+    assert {p.layer for p in energy if not p.site} == {1, 2}
+    assert not [value for value in energy.values() if value < 0]
     normless = name in ("r_fixup", "rezero", "t_fixup")
     assert (not norm) == normless
     for readings in (entropy, ratio, logits, norm, similarity, sparsity):

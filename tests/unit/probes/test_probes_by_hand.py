@@ -15,6 +15,7 @@ from deepnet import (
     NormInput,
     Similarity,
     Sparsity,
+    TokenMeanEnergy,
     apply_scheme,
 )
 from deepnet.probes.place import OUTPUT, Place
@@ -25,6 +26,7 @@ PROBES = {
     "similarity": Similarity,
     "sparsity": Sparsity,
     "attention_entropy": AttentionEntropy,
+    "token_mean_energy": TokenMeanEnergy,
     "logit_scale": LogitScale,
 }
 
@@ -41,7 +43,14 @@ def read(model, *args, **kwargs):
 def compare(
     found,
     expected,
-    names=("norm_input", "branch_ratio", "similarity", "sparsity", "attention_entropy"),
+    names=(
+        "norm_input",
+        "branch_ratio",
+        "similarity",
+        "sparsity",
+        "attention_entropy",
+        "token_mean_energy",
+    ),
 ):
     for name in names:
         own = {place: value for place, value in found[name].items() if place.layer}

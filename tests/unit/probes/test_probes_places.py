@@ -42,9 +42,11 @@ def test_every_element_has_one_place(zoo, name):
 
 @pytest.mark.parametrize("name", list_schemes())
 def test_every_element_of_our_own_schemes_has_one_place(make_model, name):
-    both = "encoder_decoder" in load_scheme(name).architectures
-    shape = {} if both else {"architecture": "decoder_only", "encoder_layers": 0}
-    places = check_cover(make_model(name, tie_embeddings="none", **shape))
+    architecture = load_scheme(name).architectures[0]
+    absent = {"decoder_only": "encoder_layers", "encoder_only": "decoder_layers"}
+    shape = {absent[architecture]: 0} if architecture in absent else {}
+    model = make_model(name, tie_embeddings="none", architecture=architecture, **shape)
+    places = check_cover(model)
     roles = {p.role for p in places if p.site == "ffn"}
     assert {"fc1", "fc2"} <= roles <= {"fc1", "fc2", "norm", "scale", "bias"}
     assert Place("", 0, "vocabulary") in places

@@ -123,6 +123,11 @@ def reading(step: int, layers: int, draw: random.Random) -> dict[str, Any]:
             name: by_layer(0.5, 0.2, 0.02) for name in names["sites"] if name.endswith("ffn")
         },
         "attention_entropy": {name: by_layer(2.5, 1.2, 0.03) for name in attention},
+        "token_mean_energy": {
+            **{stack: by_layer(0.5, 4.0) for stack in SITES},
+            **{name: by_layer(0.4, 2.0) for name in names["sites"]},
+            **{f"{name}.varying": by_layer(0.5, 0.2) for name in names["sites"]},
+        },
         "update_ratio": {name: by_layer(0.001, 0.002 * (0.1 + late)) for name in names["roles"]},
         "model_update": {
             **{stack: by_layer(0.05, 0.6 * (1.05 - late)) for stack in SITES},

@@ -84,7 +84,7 @@ def test_every_map_holds_its_readings(tmp_path: Path) -> None:
     read, maps = lines_of(run / "probes.jsonl"), data_of(run)["maps"]
     compared = 0
     for probe in ("gradient_norm", "norm_input", "similarity", "sparsity", "branch_ratio",
-                  "attention_entropy", "update_ratio", "model_update", "step_update"):  # fmt: skip
+                  "attention_entropy", "token_mean_energy", "update_ratio", "model_update", "step_update"):  # fmt: skip
         for place in (
             name for name in read[0][probe] if name.split(".")[0] in ("encoder", "decoder")
         ):
@@ -93,7 +93,7 @@ def test_every_map_holds_its_readings(tmp_path: Path) -> None:
             written = np.array([r[probe][place] for r in read]).T
             np.testing.assert_allclose(cells_of(found, place), written, rtol=2e-3)
             compared += 1
-    assert compared == 16 + 5 + 2 + 2 + 5 + 3 + 16 + 2 + 2
+    assert compared == 16 + 5 + 2 + 2 + 5 + 3 + 12 + 16 + 2 + 2
 
 
 def test_all_weights_together_are_the_norm_over_roles(tmp_path: Path) -> None:

@@ -6,13 +6,18 @@ from equations import (
     admin,
     b2t,
     completep,
+    deepscale_lm,
+    derf,
     dlcl,
     dynamic_maps,
     dyt,
+    gpas,
     hybrid_norm,
     hyper_connections,
     keel,
+    laurel,
     layernorm_scaling,
+    layerscale,
     manifold_maps,
     mix_ln,
     ngpt,
@@ -21,6 +26,7 @@ from equations import (
     peri_ln,
     post_norm,
     pre_norm,
+    prores,
     r_fixup,
     resi_dual,
     rezero,
@@ -31,6 +37,7 @@ from equations import (
 
 from deepnet.schemes.base import Policy
 from deepnet.testing import SchemeCase, gained, glorot_std
+from deepnet.testing.scheme_case import nothing_more
 
 
 def num_stacks(config):
@@ -110,6 +117,22 @@ def hyper_parameters(per_site):
     return lambda config: final_norms(config) + per_site * sum(num_sites(config))
 
 
+def deepscale_std(stack, role, layer):
+    """Return DeepScaleLM's std without dropout at 4 layers, d = 64, d_ff = 128: beta^2 = 2 / 8, r_1 = 0.221."""
+    if role == "embedding":
+        return 0.5**0.5
+    if role in ("q", "k"):
+        return 64**-0.5
+    if role in ("fc1", "fc2"):
+        return (2 / (64 * 128)) ** 0.25
+    r = 0.221
+    for _ in range(layer - 1):
+        r = 0.75 * r + 0.25
+        behind = r + (math.sqrt(1 - r**2) - r * math.acos(r)) / math.pi
+        r = 0.75 * r + 0.25 * behind
+    return math.sqrt(math.sqrt(1 / r) / 64)
+
+
 def deepnorm_gain(stack):
     """Return DeepNet's beta at 4-4 layers (arXiv 2203.00555, figure 2)."""
     return 0.87 * (4**4 * 4) ** (-1 / 16) if stack == "encoder" else (12 * 4) ** -0.25
@@ -157,6 +180,22 @@ CASES = [
         # a_0 = 0, so that the decoder does not see the encoder
         zero_gradient=("*.branch.*", "encoder_decoder/encoder.*"),
     ),
+    *(
+        SchemeCase(
+            name="prores",  # arXiv 2603.05369, after 1,000 updates of 1,000 per layer
+            options={"base": base},
+            equation=prores(placement),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=final_norms if placement == "pre" else nothing_more,
+            # a_0 = 0, so that the decoder does not see the encoder
+            zero_gradient=(
+                "*.branch.*",
+                *(("*.residual.*",) if placement == "pre" else ()),
+                "encoder_decoder/encoder.*",
+            ),
+        )
+        for base, placement in (("pre_ln", "pre"), ("post_ln", "post"))
+    ),
     SchemeCase(
         name="ds_init",  # arXiv 1908.11365
         equation=post_norm(1.0),
@@ -203,6 +242,47 @@ CASES = [
             "*.ffn.branch.*",
             "encoder_decoder/encoder.*",
         ),
+    ),
+    *(
+        SchemeCase(
+            name="deepscale_lm",  # arXiv 2403.09635, and the authors' code
+            options={"placement": placement},
+            equation=deepscale_lm(placement),
+            coefficients={(6, 0): ((5 / 6) ** 0.5, None), (100, 0): (0.99**0.5, None)},
+            std=deepscale_std,
+            extra_parameters=final_norms if placement == "pre" else nothing_more,
+        )
+        for placement in ("pre", "post")
+    ),
+    SchemeCase(
+        name="gpas",  # arXiv 2506.22049
+        equation=gpas(None),
+        coefficients={(6, 6): (None, 1.0), (100, 100): (None, 1.0)},
+        extra_parameters=lambda config: (
+            final_norms(config) + config.encoder_layers + config.decoder_layers
+        ),
+    ),
+    SchemeCase(
+        name="gpas",  # arXiv 2506.22049
+        options={"base": "deepnorm"},
+        equation=gpas(deepnorm_alpha),
+        coefficients={(6, 6): (None, 72**-0.25), (100, 100): (None, 1200**-0.25)},
+        std=gained(deepnorm_gain),
+        extra_parameters=lambda config: config.encoder_layers + config.decoder_layers,
+    ),
+    *(
+        SchemeCase(
+            name="laurel",  # arXiv 2411.07501, sections 2 and 3.3
+            options={"form": form} | ({"rank": 4} if rank else {}),
+            equation=laurel(form),
+            coefficients={(6, 6): (alpha, 1.0), (100, 100): (alpha, 1.0)},
+            extra_parameters=lambda config, rank=rank, weights=alpha is None: (
+                final_norms(config)
+                + sum(num_sites(config)) * (2 * rank * config.d_model + 2 * weights)
+            ),
+            zero_gradient=("*.low_rank.a",) if rank else (),  # B = 0
+        )
+        for form, rank, alpha in (("rw", 0, None), ("lr", 4, 1.0), ("rw_lr", 4, None))
     ),
     SchemeCase(
         name="r_fixup",  # arXiv 1901.09321
@@ -254,6 +334,14 @@ CASES = [
         extra_parameters=final_norms,
     ),
     SchemeCase(
+        name="layerscale",  # arXiv 2103.17239, section 2
+        equation=layerscale,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=lambda config: (
+            final_norms(config) + config.d_model * sum(num_sites(config))
+        ),
+    ),
+    SchemeCase(
         name="peri_ln",  # arXiv 2502.02732
         equation=peri_ln,
         coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
@@ -266,6 +354,15 @@ CASES = [
         # a per norm, and a number on each stack's embedding
         extra_parameters=lambda config: (
             final_norms(config) + sum(num_sites(config)) + 2 * num_stacks(config)
+        ),
+    ),
+    SchemeCase(
+        name="derf",  # arXiv 2512.10938
+        equation=derf,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        # a and s per norm, and a number on each stack's embedding
+        extra_parameters=lambda config: (
+            final_norms(config) + 2 * sum(num_sites(config)) + 3 * num_stacks(config)
         ),
     ),
     SchemeCase(

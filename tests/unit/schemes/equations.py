@@ -40,6 +40,71 @@ def admin(x, parts):
     return x
 
 
+def prores(placement):
+    """x <- x + f(LN(x)) / l, or LN(x + f(x) / l): after T updates of T per layer, layer l is grown to 1 / l."""
+
+    def equation(x, parts):
+        for site in parts.sites:
+            r, a = site.residual, 1 / site.site.layer
+            x = x + a * site.f(r.pre(x)) if placement == "pre" else r.post(x + a * site.f(x))
+        return parts.ends.final(x) if placement == "pre" else x
+
+    return equation
+
+
+def deepscale_lm(placement):
+    """x <- lam x + beta f(LN(x)) and a norm at the end, or x <- LN(lam x + beta f(x)); beta^2 = 2 / R of R sites."""
+
+    def equation(x, parts):
+        lam, beta = math.sqrt(1 - 2 / len(parts.sites)), math.sqrt(2 / len(parts.sites))
+        for site in parts.sites:
+            pre, post = site.residual.pre, site.residual.post
+            x = lam * x + beta * site.f(pre(x) if pre else x)
+            x = post(x) if post else x
+        return parts.ends.final(x) if placement == "pre" else x
+
+    return equation
+
+
+def gpas(alpha):
+    """x <- G(x + f(LN(x))), a norm at the end; with alpha of the stack x <- LN(alpha G(x) + f(x)).
+
+    G(u) = u - silu(g) u without gradient, g the same at all sites of a layer.
+    """
+
+    def equation(x, parts):
+        for layer in parts.layers:
+            g = layer[0].residual.skip.factor
+            s = g / (1 + (-g).exp())
+            for site in layer:
+                r = site.residual
+                if alpha:
+                    x = r.post(alpha(parts) * (x - s * x.detach()) + site.f(x))
+                else:
+                    u = x + site.f(r.pre(x))
+                    x = u - s * u.detach()
+        return x if alpha else parts.ends.final(x)
+
+    return equation
+
+
+def laurel(form):
+    """x <- a f(LN(x)) + b (x + B A x), a = 2 / (1 + exp(-w)) and b so of numbers per site, or 1; a norm at the end."""
+
+    def equation(x, parts):
+        for site in parts.sites:
+            r, skip, a, b = site.residual, x, 1.0, 1.0
+            if "lr" in form:
+                low = r.extra["low_rank"]
+                skip = x + torch.einsum("ir,rj,btj->bti", low.b, low.a, x)
+            if "rw" in form:
+                a, b = (2 / (1 + torch.exp(-w.factor)) for w in (r.branch_scale, r.skip))
+            x = a * site.f(r.pre(x)) + b * skip
+        return parts.ends.final(x)
+
+    return equation
+
+
 def rezero(x, parts):
     """x <- x + s * f(x), s the same number at all sites of a layer."""
     for layer in parts.layers:
@@ -90,6 +155,14 @@ def layernorm_scaling(x, parts):
     return parts.ends.final(x)
 
 
+def layerscale(x, parts):
+    """x <- x + g * f(LN(x)), g a vector per site, a norm at the end."""
+    for site in parts.sites:
+        g = site.residual.branch_scale.factor
+        x = x + g * site.f(site.residual.pre(x))
+    return parts.ends.final(x)
+
+
 def peri_ln(x, parts):
     """x <- x + LN_out(f(LN_in(x))), a norm at the end."""
     for site in parts.sites:
@@ -103,6 +176,14 @@ def dyt(x, parts):
         x = x + site.f(norm.g * torch.tanh(norm.a * x) + norm.b)
     final = parts.ends.final
     return final.g * torch.tanh(final.a * x) + final.b
+
+
+def derf(x, parts):
+    """x <- x + f(g * erf(a x + s) + b), the same in place of the final norm."""
+    for norm, site in ((site.residual.pre, site) for site in parts.sites):
+        x = x + site.f(norm.g * torch.erf(norm.a * x + norm.s) + norm.b)
+    final = parts.ends.final
+    return final.g * torch.erf(final.a * x + final.s) + final.b
 
 
 def same(y):

@@ -23,6 +23,7 @@ FIXED = {
     "t_fixup": {"rows", "std"},
     "completep": {"rows", "std", "lr", "weight_decay"},
     "ngpt": {"rows", "std", "lr", "weight_decay"},
+    "deepscale_lm": {"rows", "std"},
 }
 CHOICES = {
     "rows": lambda name: {"rows": "plain" if name == "scale_norm" else "unit"},
@@ -43,7 +44,9 @@ def made(scheme="deepnorm", *, ends=None, seed=1, **shape) -> Transformer:
     torch.manual_seed(seed)
     kind = load_scheme(scheme)
     if "encoder_decoder" not in kind.architectures:
-        shape = {"architecture": "decoder_only", "encoder_layers": 0, **shape}
+        (architecture,) = kind.architectures
+        absent = "encoder" if architecture == "decoder_only" else "decoder"
+        shape = {"architecture": architecture, f"{absent}_layers": 0, **shape}
     config = TransformerConfig(**{**SHAPE, "vocab_size": 60, "dropout": 0.0, **shape})
     return Transformer(config, kind, ends=build(EndsConfig, ends or {}))
 

@@ -142,6 +142,11 @@ def train(folder, model, batches, *, name="run", guard=None, resume=False, **tra
             2,
         ),  # the streams lie in memory in another order after the first block
         ("mix_ln", 1),
+        ("layerscale", 1),
+        ("prores", 1),
+        ("derf", 1),
+        ("gpas", 1),
+        ("laurel", 1),
     ],
 )
 def test_one_graph_for_each_kind_of_block_without_breaks_for_any_length(
