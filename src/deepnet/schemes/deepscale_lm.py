@@ -42,7 +42,7 @@ class Scheme(ResidualScheme):
     equation: ClassVar[str] = "x <- lam*x + beta*f(LN(x)), lam^2 + beta^2 = 1"
     source: ClassVar[str] = "Kedia et al. 2024, arXiv 2403.09635"
     changes: ClassVar[Change] = "init"
-    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln", "deepnorm")
     architectures: ClassVar[tuple[Architecture, ...]] = ("encoder_only",)
     restriction: ClassVar[str] = (
         "its draws follow how alike tokens are in an encoder; causal and cross-attention have no formula"

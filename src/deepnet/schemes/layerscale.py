@@ -36,7 +36,7 @@ class Scheme(ResidualScheme):
     equation: ClassVar[str] = "x <- x + g*f(LN(x)), g trained, near 0 at the start"
     source: ClassVar[str] = "Touvron et al. 2021, arXiv 2103.17239, section 2"
     changes: ClassVar[Change] = "scale"
-    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln", "rezero")
     folds_to: ClassVar[str | None] = "pre_ln"
 
     init: float | None = None

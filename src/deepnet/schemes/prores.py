@@ -46,7 +46,7 @@ class Scheme(ResidualScheme):
     equation: ClassVar[str] = "x <- x + a_l(t)*f(LN(x)), a_l from 0 to 1, lower layers first"
     source: ClassVar[str] = "Chen et al. 2026, arXiv 2603.05369"
     changes: ClassVar[Change] = "schedule"
-    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
+    grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln", "branchnorm")
     folds_to: ClassVar[str | None] = "pre_ln"
 
     base: Literal["pre_ln", "post_ln", "deepnorm", "peri_ln", "layernorm_scaling"] = "pre_ln"
