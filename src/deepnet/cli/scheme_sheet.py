@@ -96,7 +96,8 @@ def _nature(sheet: dict[str, Any]) -> Iterator[str]:
     folds = f"{sheet['folds_to']}, exactly, by deepnet.fold(model) (default options)"
     yield hanging("changes", f"{change}: {CHANGES[change]}" if change else "-")
     yield hanging("norms", sheet["norms"])
-    yield hanging("for", ", ".join(sheet["architectures"]))
+    restriction = f": {sheet['restriction']}" if sheet["restriction"] else ""
+    yield hanging("for", ", ".join(sheet["architectures"]) + restriction)
     yield hanging("warm-up", "as usual" if sheet["warmup"] else "none, unless the recipe has one")
     yield hanging("folds to", folds if sheet["folds_to"] else "nothing")
 

@@ -10,7 +10,8 @@ Cost: none; a_l is computed from the number of updates, which is the only thing 
 Differs: deepnorm keeps its gain beta, which the authors' code drops with ProRes. `T` is the paper's, the updates per
 layer; their --prores_warmup_steps is T L. They take T = 1000, and 500 at 120 layers. Under every other schedule than
 stagewise above m = 0 and fixed, all branches are silent at t = 0 and have no gradient, as with branchnorm, which is
-base post_ln, equal, T L = 4000 and DeepNorm's beta. In an encoder-decoder, which is ours, each stack counts its own L.
+base post_ln, equal, T L = 4000 and DeepNorm's beta. peri_ln, their Sandwich, also norms its embedding. In an
+encoder-decoder, which is ours, each stack counts its own L.
 """
 
 import math
