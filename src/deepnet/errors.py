@@ -6,6 +6,7 @@ DeepNetError
     CheckpointError   a checkpoint or bundle cannot be read or does not belong here
     AdaptError        a scheme cannot live on that model
     DivergenceError   training produced a loss or gradient that is not finite
+    PlanError         what a model takes cannot be told before it runs
     ExportError       a model cannot be written in the wanted format
     SchemeError       a scheme does not hold what is claimed of it
 """
@@ -36,6 +37,10 @@ class AdaptError(DeepNetError):
 
 class DivergenceError(DeepNetError):
     """Training produced a loss or gradient that is not finite."""
+
+
+class PlanError(DeepNetError):
+    """What a model takes cannot be told before it runs."""
 
 
 class ExportError(DeepNetError):

@@ -56,6 +56,12 @@ def in_file_order(tensors: Mapping[str, Tensor]) -> list[str]:
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 
 
+def file_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Return the size of the file that `write_tensors` writes of these, told from their names, shapes and types."""
+    header = _header({name: tensors[name] for name in in_file_order(tensors)})
+    return len(header) + sum(tensor.nbytes for tensor in tensors.values())
+
+
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """Read a safetensors file, after its folder's checksum where there is one.
 

@@ -13,6 +13,7 @@ from deepnet.cli.main import build_app
 PYTHON_FOR = {
     "demo": "deepnet.pipeline.demo:run_demo",
     "prepare": "deepnet.pipeline.preparing:prepare_data",
+    "plan": "deepnet.pipeline.plan_run:plan_run",
     "train": "deepnet:train",
     "translate": "deepnet:translate",
     "score": "deepnet.decoding.translate:score",

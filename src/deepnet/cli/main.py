@@ -12,6 +12,7 @@ from deepnet.cli import (
     data,
     demo,
     evaluate,
+    plan,
     probe,
     recipes,
     report,
@@ -53,6 +54,7 @@ def build_app() -> typer.Typer:
     app.command(epilog=demo.DEMO_EXAMPLES)(demo.demo)
     app.command(epilog=recipes.RECIPES_EXAMPLES)(recipes.recipes)
     app.command(epilog=train.PREPARE_EXAMPLES)(train.prepare)
+    app.command(epilog=plan.PLAN_EXAMPLES)(plan.plan)
     app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
     app.command(epilog=translate.TRANSLATE_EXAMPLES)(translate.translate)
     app.command(epilog=translate.SCORE_EXAMPLES)(translate.score)

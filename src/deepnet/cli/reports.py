@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from deepnet.cli.output import Output
 
 if TYPE_CHECKING:
-    from deepnet.pipeline.inspecting import EndReport, Inspection
+    from deepnet.pipeline.inspecting import Inspection
+    from deepnet.pipeline.outlook import EndReport
     from deepnet.pipeline.run import FinishedRun
 
 

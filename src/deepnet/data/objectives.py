@@ -41,6 +41,11 @@ class Batch:
     num_source_tokens: int
     """Source tokens that are not padding."""
 
+    @property
+    def num_padded_tokens(self) -> int:
+        """Tokens that the model reads on both sides, padding included."""
+        return self.source.numel() + (0 if self.target_in is None else self.target_in.numel())
+
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch with its tensors on `device`; CUDA fetches what is pinned while the caller goes on."""
         waits = torch.device(device).type != "cuda"

@@ -19,6 +19,7 @@ from deepnet.pipeline.beginning import first_batches, preparation
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.fine_tuning import take_weights, with_vocabulary_of
 from deepnet.pipeline.finishing import score_test, write_bundle
+from deepnet.pipeline.fitting import refuse_what_cannot_fit
 from deepnet.pipeline.keeping import keep_text, kept_text, whole_text
 from deepnet.pipeline.measuring import make_recorder, probe_batch
 from deepnet.pipeline.preparing import (
@@ -99,9 +100,9 @@ def run_recipe(
 
     Without `score` the test part is not scored, and so not translated either.
     `start_from` is a run or bundle to fine-tune, whose vocabulary takes the place of the recipe's; `trust_code` names
-    the classes that it may bring. Raises ConfigError
-    where `out` holds another run, DataError where the text cannot be used, DivergenceError where training is not finite
-    any more; the last good checkpoint stays.
+    the classes that it may bring. Raises ConfigError where `out` holds another run or the memory cannot hold this one,
+    DataError where the text cannot be used, DivergenceError where training is not finite any more; the last good
+    checkpoint stays.
     """
     with joined_ranks(choose_device(device)) as ranks:
         report = report if ranks.is_writer else say_nothing
@@ -144,6 +145,8 @@ def _settle(
         size = sized_model(recipe.model, data.tokenizers).vocab_size
         recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
     _check_held_out(recipe, data)
+    if ranks.world_size == 1 and recipe.training.engine != "sharded":
+        refuse_what_cannot_fit(recipe, data, device=ranks.device, report=report)
     recorded = run.read_recipe() if resume else None
     tokenization = settle_tokenization(
         recipe, data.lines("valid")[-1], recorded=recorded, report=report

@@ -49,6 +49,16 @@ def resolve_precision(name: PrecisionName, *, device: torch.device, width: int =
     return Precision(name, device.type)
 
 
+def reason_for_auto(*, device: torch.device, width: int) -> str:
+    """Say why `auto` is resolved as it is for a device and a model of that width."""
+    if device.type == "cpu" and width < _NARROWEST_FOR_BF16_ON_CPU:
+        return (
+            f"below d_model {_NARROWEST_FOR_BF16_ON_CPU} casts cost a CPU more than products save"
+        )
+    what = "GPU" if device.type == "cuda" else "CPU"
+    return f"this {what} {'has' if _bf16_pays(device, width) else 'lacks'} products in bf16"
+
+
 def finished_precision(recorded: str, *, device: torch.device, width: int) -> Precision:
     """Return in which precision a finished model runs that was trained in the `recorded` one.
 

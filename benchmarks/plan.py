@@ -1,0 +1,163 @@
+"""What a plan says of memory and time, against runs: one process that plans and one that trains for each point.
+
+    python benchmarks/plan.py                       # the whole grid
+    python benchmarks/plan.py --depths 6 18 --widths 64 --times
+
+A point is a depth of both stacks, a width, an optimiser, recompute and a moving average off or on. The run is the
+training loop itself, guard and a checkpoint at the end included, on three updates of one batch; its peak is the
+kernel's high-water mark (VmHWM) less what it was after the imports. With --times the plan also times a few layers, and
+the run's last update is compared. What is there is not measured again; writes metrics.json and table.md into --out.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from measuring import commit, device, versions
+
+MAPPED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""glibc then gives each tensor above 64 KiB pages of its own, which go back when it is freed."""
+WORKER = Path(__file__).with_name("plan_worker.py")
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell of the grid."""
+
+    depth: int
+    d_model: int
+    optimizer: str
+    recompute: bool
+    ema: bool
+
+    @property
+    def name(self) -> str:
+        """What the cell is called in metrics.json."""
+        switches = [word for word in ("recompute", "ema") if getattr(self, word)]
+        return "-".join([f"{self.depth}L", f"d{self.d_model}", self.optimizer, *switches])
+
+
+def grid(options: argparse.Namespace) -> list[Point]:
+    switches = itertools.product(
+        options.depths, options.widths, options.optimizers, options.recompute, options.ema
+    )
+    return [Point(d, w, o, bool(r), bool(e)) for d, w, o, r, e in switches]
+
+
+def in_process(task: str, point: Point, *extra: str, **environment: str) -> dict[str, float]:
+    command = [sys.executable, str(WORKER), task, json.dumps(asdict(point)), *extra]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        raise SystemExit(f"{task} {point.name} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def measure(options: argparse.Namespace) -> None:
+    path = options.out / "metrics.json"
+    found = json.loads(path.read_text()) if path.exists() else {"points": {}}
+    for point in grid(options):
+        if point.name in found["points"]:
+            continue
+        extra = ["--times"] if options.times else []
+        row = {
+            **asdict(point),
+            "planned": in_process("planned", point, *extra),
+            "trained": in_process("trained", point),
+            "mapped": in_process("trained", point, **MAPPED),
+            "timed": options.times,
+        }
+        found["points"][point.name] = row
+        found |= {"device": device(), "commit": commit(), "versions": versions()}
+        print(point.name, f"{off(row):+.1%}", f"{off(row, against='mapped'):+.1%}", flush=True)
+        options.out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        (options.out / "table.md").write_text(render(found), encoding="utf-8")
+
+
+def off(row: dict[str, Any], what: str = "peak", *, against: str = "trained") -> float:
+    """By how much the plan is above the run."""
+    return row["planned"][what] / row[against][what] - 1
+
+
+def render(found: dict[str, Any]) -> str:
+    rows = sorted(
+        found["points"].values(),
+        key=lambda row: (
+            row["d_model"],
+            row["depth"],
+            row["optimizer"],
+            row["recompute"],
+            row["ema"],
+        ),
+    )
+    errors = [off(row) for row in rows]
+    lines = [
+        "# Planned and measured",
+        "",
+        "Written by `python benchmarks/plan.py`; README.md says what is measured.",
+        "",
+        f"Peak memory above the imports, {len(rows)} points: the plan is off by "
+        f"{statistics.median(map(abs, errors)):.1%} in the median, from {min(errors):+.1%} to {max(errors):+.1%}; "
+        f"{sum(abs(error) <= 0.1 for error in errors)} points are within 10%.",
+        "",
+        "| layers a side | d | optimizer | recompute | average | planned MiB | measured MiB | off | planned s "
+        "| measured s | off |",
+        "|---:|---:|---|---|---|---:|---:|---:|---:|---:|---:|",
+        *map(_line, rows),
+        "",
+        f"{found['device']}; commit {found['commit']}; torch {found['versions']['torch']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: dict[str, Any]) -> str:
+    planned, trained = row["planned"], row["trained"]
+    times = ("", "", "")
+    if row["timed"]:
+        times = (
+            f"{planned['seconds']:.2f}",
+            f"{trained['seconds']:.2f}",
+            f"{off(row, 'seconds'):+.0%}",
+        )
+    cells = (
+        row["depth"],
+        row["d_model"],
+        row["optimizer"],
+        "on" if row["recompute"] else "off",
+        "on" if row["ema"] else "off",
+        f"{planned['peak'] / MIB:,.0f}",
+        f"{trained['peak'] / MIB:,.0f}",
+        f"{off(row):+.1%}",
+        *times,
+    )
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--depths", type=int, nargs="+", default=[6, 18, 50, 100])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--optimizers", nargs="+", default=["adam", "adafactor", "sgd"])
+    parser.add_argument("--recompute", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--ema", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("results/plan"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    measure(parse())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Both passes of a micro-batch on tensors without memory: what they would hold and compute, for any model.
+
+What runs is what trains: the model's own code, its precision, its recompute, its engine. torch's fake tensors stand in
+for the numbers, so that a model of any size is rehearsed on any machine.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from deepnet.data.objectives import Batch
+from deepnet.errors import PlanError
+from deepnet.planning.live_bytes import UNCLAIMED, LiveBytes
+from deepnet.training.config import OptimizerConfig, TrainingConfig
+from deepnet.training.engine.base import Engine
+from deepnet.training.engine.precision import Precision
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.engine.recompute import recomputed
+from deepnet.training.loss import token_loss
+from deepnet.transformer.models import Transformer
+
+WEIGHTS, GRADIENTS = "weights", "gradients"
+"""Kinds of bytes, beside `live_bytes.UNCLAIMED`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Under what a model trains."""
+
+    training: TrainingConfig
+    optimizer: OptimizerConfig
+    precision: Precision
+    device: torch.device
+    accumulates: bool
+    """Whether an update has several micro-batches: the gradients of the first are there when the second begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What both passes of one micro-batch hold, in bytes, and compute."""
+
+    weights: int
+    """Parameters and buffers."""
+    gradients: int
+    """When all are there."""
+    activations: int
+    """What the forward pass keeps for the backward pass, when the loss is known."""
+    most: Mapping[str, int]
+    """By kind when most is held; of the activations, with what is needed for that moment."""
+    forward_flops: int
+    backward_flops: int
+    """With what is computed again, where training.recompute says so."""
+    attention_flops: int
+    """Of both passes, what grows with the square of the sentence length."""
+
+
+@contextmanager
+def without_memory(device: torch.device) -> Iterator[FakeTensorMode]:
+    """Let all tensors that are made inside have shapes and types on `device`, but no numbers.
+
+    Raises PlanError where the code inside asks for a number.
+    """
+    try:
+        with FakeTensorMode() as mode, torch.device(device):
+            yield mode
+    except (RuntimeError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PlanError(
+            f"this model cannot be planned, as it does not run on tensors without numbers: {reason}"
+        ) from error
+
+
+def rehearse(
+    model: Transformer, batch: Batch, *, conditions: Conditions, mode: FakeTensorMode
+) -> Rehearsal:
+    """Run both passes of a micro-batch; to be called, and `model` to be made, inside `without_memory`.
+
+    The parameters' gradients are left as they are after the passes.
+    """
+    live, known = LiveBytes(), {}
+    live.claim([*model.parameters(), *model.buffers()], WEIGHTS)
+    _follow_gradients(model, live, are_there=conditions.accumulates)
+    compute = token_loss(label_smoothing=conditions.training.label_smoothing)
+    faked = _faked(batch, mode)
+
+    def loss(module: nn.Module) -> Tensor:
+        found = compute(module, faked)
+        known.update(forward_flops=live.flops.total())
+        # not yet: what autocast has cast of the weights is let go after the loss
+        found.register_hook(lambda _: known.update(activations=live.held[UNCLAIMED]))
+        return found
+
+    with _recomputing(model, conditions.training), live:
+        _engine(model, conditions).add_gradients(loss, num_tokens=batch.num_tokens, sends=True)
+    return Rehearsal(
+        weights=live.held[WEIGHTS],
+        gradients=live.held[GRADIENTS],
+        most=dict(live.most),
+        backward_flops=live.flops.total() - known["forward_flops"],
+        attention_flops=live.flops["attention"],
+        **known,
+    )
+
+
+def _recomputing(model: Transformer, training: TrainingConfig) -> AbstractContextManager[None]:
+    blocks = [layer for stack in model.stacks() for layer in stack.layers]
+    return recomputed(blocks) if training.recompute else nullcontext()
+
+
+def _engine(model: Transformer, conditions: Conditions) -> Engine:
+    return Engine(
+        model.train(),
+        optimizer=OptimizerConfig(name="sgd"),  # one has to be there, and takes no step
+        precision=conditions.precision,
+        ranks=Ranks(conditions.device),
+    )
+
+
+def _follow_gradients(model: Transformer, live: LiveBytes, *, are_there: bool) -> None:
+    """Count each gradient as one from when it is complete, or from the beginning."""
+
+    def claim(parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            live.claim([parameter.grad], GRADIENTS)
+
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if are_there else None
+        claim(parameter)
+        parameter.register_post_accumulate_grad_hook(claim)
+
+
+def _faked(batch: Batch, mode: FakeTensorMode) -> Batch:
+    tensors: dict[str, Any] = {
+        name: mode.from_tensor(value)
+        for name, value in vars(batch).items()
+        if isinstance(value, Tensor)
+    }
+    return replace(batch, **tensors)

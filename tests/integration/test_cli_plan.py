@@ -1,0 +1,108 @@
+"""`deepnet plan` against a run of the same recipe, and a run that is refused as it cannot fit."""
+
+import json
+
+import pytest
+
+from deepnet.bundle import load_bundle
+from deepnet.pipeline import fitting, plan_run
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def planned(cli, corpus, cache):
+    result = cli("plan", corpus / "recipe.toml", "--json", "--cache", cache)
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_parameters_are_those_of_the_finished_model(planned, finished):
+    model = load_bundle(finished / "bundle").model
+    found = sum(sum(roles.values()) for roles in planned["parameters"].values())
+    assert found == sum(p.numel() for p in model.parameters())
+    assert planned["memory"]["weights"] >= 4 * found
+
+
+def test_files_are_of_the_size_that_a_run_leaves(planned, finished):
+    [checkpoint] = (finished / "checkpoints").glob("step_00000030")
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        assert planned["checkpoint"][file] == (checkpoint / file).stat().st_size
+    assert (checkpoint / "guard.safetensors").stat().st_size <= planned["checkpoint"][
+        "guard.safetensors"
+    ] * 1.1
+    bundle = sum(f.stat().st_size for f in (finished / "bundle").glob("*.[sm]*"))
+    assert planned["disk"]["bundle"] == bundle
+
+
+def test_a_run_that_fits_is_timed_to_its_end(planned):
+    time = planned["time"]
+    assert planned["fits"]
+    assert time["updates"] == planned["end"]["updates"] == 30
+    assert time["seconds"] == pytest.approx(30 * time["update_seconds"])
+    assert time["tokens_per_second"] == pytest.approx(
+        planned["update"]["target_tokens"] / time["update_seconds"]
+    )
+
+
+def test_what_auto_is_stands_with_its_reason(planned):
+    found = {choice["key"]: (choice["value"], choice["reason"]) for choice in planned["choices"]}
+    assert found["training.precision"][0] == "fp32"
+    assert "below d_model 512" in found["training.precision"][1]
+    assert found["--device"][0] == planned["device"] == "cpu"
+
+
+def test_minutes_end_a_run_before_its_updates_do(cli, corpus, cache):
+    options = ["training.max_steps=1000000000", "training.max_minutes=1"]
+    time = json.loads(
+        cli("plan", corpus / "recipe.toml", *options, "--json", "--cache", cache).out
+    )["time"]
+    assert 60 - time["update_seconds"] <= time["seconds"] <= 60
+
+
+def test_a_plan_for_people(cli, corpus, cache):
+    result = cli("plan", corpus / "recipe.toml", "--cache", cache)
+    assert result.code == 0, result.err
+    for word in (
+        "fc1",
+        "backward",
+        "activations",
+        "at the peak",
+        "fits in",
+        "checkpoint",
+        "tokens/s",
+    ):
+        assert word in result.out
+
+
+def test_what_cannot_fit_is_refused_with_what_would_help(cli, corpus, cache, tmp_path, monkeypatch):
+    options = [
+        "model.encoder_layers=8",
+        "model.decoder_layers=8",
+        "data.max_sentence_tokens=64",
+        "--cache",
+        cache,
+    ]
+    plan = ["plan", corpus / "recipe.toml", *options, "--json"]
+    needed = json.loads(cli(*plan).out)["memory"]["peak"]
+    monkeypatch.setattr(fitting, "memory_bytes", lambda device: needed // 2)
+    monkeypatch.setattr(plan_run, "memory_bytes", lambda device: needed // 2)
+    refused = cli("train", corpus / "recipe.toml", *options, "--out", tmp_path / "run")
+    assert refused.code == 2
+    assert len(refused.err.splitlines()) == 1
+    assert f"needs about {needed / GIB:.1f} GiB" in refused.err
+    assert "training.recompute = true" in refused.err
+    assert "batching.max_tokens = 128 and batching.micro_batches_per_update = 2" in refused.err
+    assert not (tmp_path / "run").exists()
+    found = json.loads(cli(*plan).out)
+    assert (found["fits"], found["time"]) == (False, None)
+
+
+def test_a_run_that_nearly_fills_the_memory_is_told_so(cli, corpus, cache, tmp_path, monkeypatch):
+    plan = ["plan", corpus / "recipe.toml", "--cache", cache]
+    needed = json.loads(cli(*plan, "--json").out)["memory"]["peak"]
+    monkeypatch.setattr(fitting, "memory_bytes", lambda device: needed)
+    run = ["--out", tmp_path / "run", "--cache", cache, "training.max_steps=1"]
+    result = cli("train", corpus / "recipe.toml", *run)
+    assert result.code == 0, result.err
+    assert "memory is tight" in result.out
