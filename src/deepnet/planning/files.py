@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from deepnet.bundle import model_tensors
+from deepnet.probes.norm_input import NormInputs
 from deepnet.tensor_files import file_bytes
 from deepnet.training.guard.history import REMEMBERED
-from deepnet.training.guard.signals import NormInputs
 from deepnet.transformer.models import Transformer
 
 
