@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import load_scheme
@@ -35,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # how long an example takes says how busy the machine is
+    settings.register_profile(
+        "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("unhurried")
     # a job in the background of a shell ignores Ctrl-C, and so would every process that a test starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -97,10 +97,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(corpus: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def train(corpus: Path, cache: Path) -> Cli:
+    """Return a function (run, *options) -> Result that trains the recipe of the corpus into that run folder."""
+    command = ("train", corpus / "recipe.toml", "--cache", cache, "--out")
+    return lambda run, *options: run_command(*command, run, *options)
+
+
+@pytest.fixture(scope="session")
+def finished(train: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the run folder of 30 updates."""
     run = tmp_path_factory.mktemp("runs") / "finished"
-    result = run_command("train", corpus / "recipe.toml", "--out", run, "--cache", cache)
+    result = train(run)
     assert result.code == 0, result.err
     (run.parent / "finished.out").write_text(result.out)
     return run

@@ -24,15 +24,16 @@ WRONG_USE = {
 }
 
 
-@pytest.mark.parametrize("assignment", WRONG_USE)
-def test_a_wrong_recipe_is_one_line_and_code_2(cli, corpus, cache, tmp_path, assignment):
-    result = cli(
-        "train", corpus / "recipe.toml", assignment, "--out", tmp_path / "run", "--cache", cache
-    )
-    assert result.code == 2
+def assert_one_line(result, code, words):
+    assert result.code == code, result.err
     assert result.err.startswith("error: ")
     assert len(result.err.splitlines()) == 1
-    assert WRONG_USE[assignment] in result.err
+    assert words in result.err
+
+
+@pytest.mark.parametrize("assignment", WRONG_USE)
+def test_a_wrong_recipe_is_one_line_and_code_2(train, tmp_path, assignment):
+    assert_one_line(train(tmp_path / "run", assignment), 2, WRONG_USE[assignment])
     assert not (tmp_path / "run").exists()
 
 
@@ -47,20 +48,15 @@ def test_a_wrong_recipe_is_one_line_and_code_2(cli, corpus, cache, tmp_path, ass
         (b"x" * 1_000_000 + b"\n" + b"\n" * 259, "empty: 259, too long: 1"),
     ],
 )
-def test_bad_text_is_one_line_and_code_1(cli, corpus, tmp_path, content, words):
+def test_bad_text_is_one_line_and_code_1(train, tmp_path, content, words):
     file = tmp_path / "bad.de"
     if content is not None:
         file.write_bytes(content)
-    result = cli(
-        "train", corpus / "recipe.toml", f"data.train_source={file}",
-        "--out", tmp_path / "run", "--cache", tmp_path / "cache",
-    )  # fmt: skip
-    assert result.code == 1
-    assert result.err.startswith("error: ")
-    assert len(result.err.splitlines()) == 1
-    assert words in result.err
+    cache = tmp_path / "cache"
+    result = train(tmp_path / "run", f"data.train_source={file}", "--cache", cache)
+    assert_one_line(result, 1, words)
     assert not (tmp_path / "run").exists()
-    assert not list((tmp_path / "cache").glob("*/preparation.json"))
+    assert not list(cache.glob("*/preparation.json"))
 
 
 def test_a_vocabulary_larger_than_the_text_supports(cli, corpus, tmp_path):
@@ -110,11 +106,7 @@ def test_wrong_arguments(cli, corpus, cache, finished, tmp_path, arguments, code
     filled = [text.format(**places, new=tmp_path / "new") for text in arguments]
     if arguments[0] in ("train", "evaluate", "average"):
         filled += ["--cache", str(cache)]
-    result = cli(*filled)
-    assert result.code == code, result.err
-    assert result.err.startswith("error: ")
-    assert len(result.err.splitlines()) == 1
-    assert words in result.err
+    assert_one_line(cli(*filled), code, words)
     assert not (tmp_path / "new").exists()
 
 
@@ -137,23 +129,17 @@ def test_a_damaged_bundle(cli, finished, tmp_path, damage):
         content[: len(content) // 2] if damage == "truncated" else b"PK\x03\x04" * 9
     )
     result = cli("translate", bundle, stdin=b"der hund .\n")
-    assert result.code == 1
-    assert (
-        "model.safetensors is damaged: its sha256 is not the one in SHA256SUMS; copy" in result.err
-    )
-    assert len(result.err.splitlines()) == 1
+    words = "model.safetensors is damaged: its sha256 is not the one in SHA256SUMS; copy"
+    assert_one_line(result, 1, words)
 
 
-def test_a_damaged_checkpoint_is_named_on_resume(cli, corpus, cache, tmp_path):
+def test_a_damaged_checkpoint_is_named_on_resume(train, tmp_path):
     run = tmp_path / "run"
-    command = ["train", corpus / "recipe.toml", "--out", run, "--cache", cache]
-    assert cli(*command, "training.max_steps=10").code == 0
+    assert train(run, "training.max_steps=10").code == 0
     state = run / "checkpoints" / "step_00000010" / "state.json"
     state.write_bytes(state.read_bytes()[:100])
-    result = cli(*command, "--resume")
-    assert result.code == 1
-    assert "step_00000010 is not a complete checkpoint" in result.err
-    assert len(result.err.splitlines()) == 1
+    result = train(run, "--resume")
+    assert_one_line(result, 1, "step_00000010 is not a complete checkpoint")
 
 
 def test_ctrl_c_outside_training_is_130_without_a_traceback(cli, corpus, monkeypatch):
@@ -173,24 +159,12 @@ def test_a_refusal_of_the_operating_system_is_one_line(cli, corpus, tmp_path):
     assert len(result.err.splitlines()) == 1
 
 
-def start(cli, corpus, cache, run, *options):
-    """Train with a checkpoint at step 10, and return what came of it."""
-    return cli("train", corpus / "recipe.toml", *options, "--out", run, "--cache", cache)
-
-
 def checkpoints(run):
     return sorted(path.name for path in (run / "checkpoints").iterdir())
 
 
-def assert_one_line(result, code, words):
-    assert result.code == code, result.err
-    assert result.err.startswith("error: ")
-    assert len(result.err.splitlines()) == 1
-    assert words in result.err
-
-
 def test_blank_lines_and_a_line_of_a_million_characters_only_cost_themselves(
-    cli, corpus, cache, tmp_path
+    train, corpus, tmp_path
 ):
     good = [(corpus / f"text.{name}").read_bytes().splitlines() for name in ("de", "en")]
     bad = [(b"", b"the dog"), (b"der hund", b" "), (b"", b""), (b"x" * 1_000_000, b"x")]
@@ -199,9 +173,8 @@ def test_blank_lines_and_a_line_of_a_million_characters_only_cost_themselves(
             b"\n".join([*lines[:130], *extra, *lines[130:], b""])
         )
     files = (f"data.train_{side}={tmp_path}/text.{name}" for side, name in SIDES.items())
-    result = start(
-        cli, corpus, tmp_path / "cache", tmp_path / "run", "training.max_steps=1", *files
-    )
+    options = ["training.max_steps=1", "--cache", tmp_path / "cache"]
+    result = train(tmp_path / "run", *options, *files)
     assert result.code == 0, result.err
     kept = len(set(good[0]))
     assert f"{kept} of 264 pairs kept" in result.out
@@ -210,22 +183,20 @@ def test_blank_lines_and_a_line_of_a_million_characters_only_cost_themselves(
 
 
 def test_held_out_sentences_longer_than_learned_positions_are_refused_before_training(
-    cli, corpus, cache, tmp_path
+    train, tmp_path
 ):
     options = ["model.positions=learned", "model.max_positions=24", "data.max_sentence_tokens=24"]
-    result = start(cli, corpus, cache, tmp_path / "run", *options)
+    result = train(tmp_path / "run", *options)
     assert_one_line(result, 2, "longer than data.max_sentence_tokens = 24, and learned positions")
     assert not (tmp_path / "run").exists()
-    result = start(cli, corpus, cache, tmp_path / "run", *options[:2])
+    result = train(tmp_path / "run", *options[:2])
     assert_one_line(result, 2, "learned positions for 24 only (model.max_positions)")
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(
-    cli, corpus, cache, tmp_path
-):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_saved(train, tmp_path):
     # the first update is taken at 1e-7, the second at 1e35: the third has no finite loss
     rates = ["optimizer.lr=1e38", "schedule.warmup_steps=1000", "training.save_every=1"]
-    result = start(cli, corpus, cache, tmp_path / "run", *rates)
+    result = train(tmp_path / "run", *rates)
     assert_one_line(result, 1, " at step 3 (")
     assert "the latest checkpoint is as it was" in result.err
     assert checkpoints(tmp_path / "run") == ["step_00000001", "step_00000002"]
@@ -243,15 +214,14 @@ def files_limited_to(num_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_disk_that_is_full_while_saving_loses_nothing(cli, corpus, cache, tmp_path):
+def test_a_disk_that_is_full_while_saving_loses_nothing(train, tmp_path):
     run = tmp_path / "run"
-    assert start(cli, corpus, cache, run, "training.max_steps=10").code == 0
-    again = ["train", corpus / "recipe.toml", "--out", run, "--resume", "--cache", cache]
+    assert train(run, "training.max_steps=10").code == 0
     with files_limited_to(20_000):
-        result = cli(*again)
+        result = train(run, "--resume")
     assert_one_line(result, 1, "cannot save the checkpoint of step 20")
     assert checkpoints(run) == ["step_00000010"]
-    assert cli(*again).code == 0
+    assert train(run, "--resume").code == 0
     assert checkpoints(run)[-1] == "step_00000030"
 
 
@@ -279,25 +249,25 @@ def test_a_truncated_or_foreign_checkpoint_is_refused_on_resume(
     assert checkpoints(run) == before
 
 
-def test_a_checkpoint_of_another_model_is_refused_on_resume(cli, corpus, cache, tmp_path, finished):
+def test_a_checkpoint_of_another_model_is_refused_on_resume(cli, train, cache, tmp_path, finished):
     run, other = tmp_path / "run", tmp_path / "other"
     shutil.copytree(finished, run)
     options = ["training.max_steps=10", "model.decoder_layers=1"]
-    assert start(cli, corpus, cache, other, *options).code == 0
+    assert train(other, *options).code == 0
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(other / "checkpoints", run / "checkpoints")
     result = cli("train", run, "--out", run, "--resume", "--cache", cache)
     assert_one_line(result, 2, "'model.decoder_layers' was 1 and is now 2")
 
 
-def test_too_little_memory_is_one_line(cli, corpus, cache, tmp_path, monkeypatch):
+def test_too_little_memory_is_one_line(train, tmp_path, monkeypatch):
     def forward(self, *inputs):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr("deepnet.transformer.models.Transformer.forward", forward)
-    result = start(cli, corpus, cache, tmp_path / "run", "probes.every=0")
+    result = train(tmp_path / "run", "probes.every=0")
     assert_one_line(result, 1, "out of memory at step 1 on source [")
     assert "batching.max_tokens" in result.err
-    result = start(cli, corpus, cache, tmp_path / "measured")
+    result = train(tmp_path / "measured")
     assert_one_line(result, 1, "out of memory while the probes measured the model")
     assert "probes.sentences" in result.err

@@ -40,11 +40,8 @@ def test_a_run_says_what_it_did_where_it_is_and_what_to_type_next(finished, corp
     assert lines == {12}
 
 
-def test_json_alone_on_standard_output(cli, corpus, cache, tmp_path):
-    result = cli(
-        "train", corpus / "recipe.toml", "training.max_steps=2", "--json",
-        "--out", tmp_path / "run", "--cache", cache,
-    )  # fmt: skip
+def test_json_alone_on_standard_output(train, tmp_path):
+    result = train(tmp_path / "run", "training.max_steps=2", "--json")
     assert result.code == 0
     found = json.loads(result.out)
     assert found["stopped"] == "max_steps"
@@ -53,21 +50,21 @@ def test_json_alone_on_standard_output(cli, corpus, cache, tmp_path):
     assert "step      2" in result.err
 
 
-def test_a_folder_that_holds_a_run_is_refused_and_stays(cli, corpus, cache, finished):
+def test_a_folder_that_holds_a_run_is_refused_and_stays(train, finished):
     before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
-    result = cli("train", corpus / "recipe.toml", "--out", finished, "--cache", cache)
+    result = train(finished)
     assert result.code == 2
     assert "holds another run" in result.err
     assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == before
 
 
 def test_an_interrupted_run_goes_on_by_the_command_it_shows(
-    cli, corpus, cache, tmp_path, finished, monkeypatch
+    cli, train, cache, tmp_path, finished, monkeypatch
 ):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(ProgressDisplay, "__call__", lambda *_: signal.raise_signal(signal.SIGTERM))
-        result = cli("train", corpus / "recipe.toml", "--out", run, "--cache", cache)
+        result = train(run)
     assert result.code == 0
     assert not (run / "bundle").exists()
     [command] = [line for line in result.out.splitlines() if "--resume" in line]
@@ -100,22 +97,21 @@ def test_checkpoints_of_before_decoders_could_start_from_eos_say_nothing_of_it(
     assert fixed_sections(recipe)["model"].get("decoder_start") == start
 
 
-def test_a_run_of_before_there_was_a_choice_goes_on_from_padding(cli, corpus, cache, tmp_path):
-    run, options = tmp_path / "run", ["model.positions=rotary", "model.decoder_start=padding"]
-    whole = ["--out", run, "--cache", cache]
-    assert cli("train", corpus / "recipe.toml", *options, *whole).code == 0
+def test_a_run_of_before_there_was_a_choice_goes_on_from_padding(train, tmp_path):
+    run = tmp_path / "run"
+    assert train(run, "model.positions=rotary", "model.decoder_start=padding").code == 0
     record = run / "recipe.json"
     saved = json.loads(record.read_text())
     del saved["recipe"]["model"]["decoder_start"]
     record.write_text(json.dumps(saved))
-    longer = ["model.positions=rotary", "training.max_steps=12", "--resume"]
-    assert cli("train", corpus / "recipe.toml", *longer, *whole).code == 0
+    longer = train(run, "model.positions=rotary", "training.max_steps=12", "--resume")
+    assert longer.code == 0
     assert not load_bundle(run / "bundle").model.config.starts_from_eos
 
 
-def test_a_longer_run_with_a_linear_schedule_says_how(cli, corpus, cache, tmp_path):
-    run, options = tmp_path / "run", ["schedule.name=linear", "training.max_steps=12"]
-    assert cli("train", corpus / "recipe.toml", *options, "--out", run, "--cache", cache).code == 0
+def test_a_longer_run_with_a_linear_schedule_says_how(cli, train, cache, tmp_path):
+    run = tmp_path / "run"
+    assert train(run, "schedule.name=linear", "training.max_steps=12").code == 0
     again = ["train", run, "training.max_steps=14", "--out", run, "--resume", "--cache", cache]
     refused = cli(*again)
     assert refused.code == 2
@@ -126,62 +122,50 @@ def test_a_longer_run_with_a_linear_schedule_says_how(cli, corpus, cache, tmp_pa
     assert read_jsonl(run / "metrics.jsonl")[-1]["lr"] == 0.0
 
 
-def test_fewer_checkpoints_than_average_last_are_said(cli, corpus, cache, tmp_path):
-    result = cli(
-        "train", corpus / "recipe.toml", "training.average_last=3", "training.max_steps=2",
-        "--out", tmp_path / "run", "--cache", cache,
-    )  # fmt: skip
+def test_fewer_checkpoints_than_average_last_are_said(train, tmp_path):
+    result = train(tmp_path / "run", "training.average_last=3", "training.max_steps=2")
     assert result.code == 0
     assert "of training.average_last = 3 checkpoints there are 1:" in result.out
     assert load_bundle(tmp_path / "run" / "bundle").config.training["steps"] == [2]
 
 
-def test_the_scheme_sees_what_one_process_would_see(cli, corpus, cache, tmp_path, monkeypatch):
+def test_the_scheme_sees_what_one_process_would_see(train, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
         "deepnet.schemes.deepnorm.Scheme.prepare",
         lambda self, model, batches: seen.append(next(iter(batches))),
     )
-    recipe = corpus / "recipe.toml"
-    options = ["training.max_steps=1", "--cache", cache, "--out", tmp_path / "run"]
-    assert cli("train", recipe, *options).code == 0
+    assert train(tmp_path / "run", "training.max_steps=1").code == 0
     [(source, keep, target_in)] = seen
     assert source.shape == keep.shape
     assert len(source) == len(target_in)
     assert (target_in[:, 0] == 35).all()  # padding starts the decoder
 
 
-def test_a_run_that_another_process_writes_is_refused(cli, corpus, cache, tmp_path):
-    options = ["training.max_steps=1", "--cache", cache, "--out", tmp_path / "run"]
-    assert cli("train", corpus / "recipe.toml", *options).code == 0
-    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    with locked_folder(tmp_path / "run"):
-        result = cli("train", corpus / "recipe.toml", *options, "training.max_steps=2", "--resume")
+def test_a_run_that_another_process_writes_is_refused(train, tmp_path):
+    run = tmp_path / "run"
+    assert train(run, "training.max_steps=1").code == 0
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    with locked_folder(run):
+        result = train(run, "training.max_steps=2", "--resume")
     assert result.code == 2
     assert "is being written by process" in result.err
     assert len(result.err.splitlines()) == 1
-    del before[tmp_path / "run" / ".lock"]
+    del before[run / ".lock"]
     assert {p: p.read_bytes() for p in before} == before
 
 
-def test_one_gpu_for_several_processes_is_refused(cli, corpus, cache, tmp_path, monkeypatch):
+def test_one_gpu_for_several_processes_is_refused(train, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    result = cli(
-        "train", corpus / "recipe.toml", "--device", "cuda:3",
-        "--out", tmp_path / "run", "--cache", cache,
-    )  # fmt: skip
+    result = train(tmp_path / "run", "--device", "cuda:3")
     assert result.code == 2
     assert "the device 'cuda:3' is one GPU, but torchrun started 2 processes" in result.err
     assert len(result.err.splitlines()) == 1
 
 
-def test_tensorboard_gets_what_metrics_has(cli, corpus, cache, tmp_path):
+def test_tensorboard_gets_what_metrics_has(train, tmp_path):
     run = tmp_path / "run"
-    result = cli(
-        "train", corpus / "recipe.toml", "training.max_steps=10", "--tensorboard",
-        "--out", run, "--cache", cache,
-    )  # fmt: skip
-    assert result.code == 0
+    assert train(run, "training.max_steps=10", "--tensorboard").code == 0
     shown = EventAccumulator(str(run / "tensorboard")).Reload()
     [row] = read_jsonl(run / "metrics.jsonl")
     for name in ("loss", "lr", "validation_loss"):
@@ -195,28 +179,25 @@ def test_the_same_again_from_a_run_folder(cli, cache, finished, tmp_path):
     assert losses(tmp_path / "again") == losses(finished)
 
 
-def test_fine_tuning_starts_from_the_weights(cli, corpus, cache, finished, tmp_path):
-    result = cli(
-        "train", corpus / "recipe.toml", "training.max_steps=10", "tokenizer.vocab_size=33",
-        "--from", finished, "--out", tmp_path / "tuned", "--cache", cache,
-    )  # fmt: skip
-    assert result.code == 0
-    assert losses(tmp_path / "tuned")[10] < losses(finished)[20]
-    vocabularies = [run / "bundle" / "tokenizer.model" for run in (finished, tmp_path / "tuned")]
+def test_fine_tuning_starts_from_the_weights(train, finished, tmp_path):
+    tuned = tmp_path / "tuned"
+    options = ["training.max_steps=10", "tokenizer.vocab_size=33"]
+    assert train(tuned, *options, "--from", finished).code == 0
+    assert losses(tuned)[10] < losses(finished)[20]
+    vocabularies = [run / "bundle" / "tokenizer.model" for run in (finished, tuned)]
     assert vocabularies[0].read_bytes() == vocabularies[1].read_bytes()
 
 
 def test_fine_tuning_that_was_stopped_before_its_first_checkpoint_starts_from_the_weights_again(
-    cli, corpus, cache, finished, tmp_path
+    train, finished, tmp_path
 ):
-    recipe, out = corpus / "recipe.toml", tmp_path / "tuned"
+    out = tmp_path / "tuned"
     options = ["training.max_steps=10", "training.save_every=1000", "training.validate_every=0"]
-    first = cli("train", recipe, *options, "--from", finished, "--out", out, "--cache", cache)
-    assert first.code == 0
+    assert train(out, *options, "--from", finished).code == 0
     expected = losses(out)
     for left in ("checkpoints", "bundle", "outputs"):
         shutil.rmtree(out / left)
-    assert cli("train", recipe, *options, "--out", out, "--resume", "--cache", cache).code == 0
+    assert train(out, *options, "--resume").code == 0
     assert losses(out) == expected
 
 
@@ -236,33 +217,29 @@ def test_a_resumed_run_says_what_it_goes_on_with_before_it_does(
     assert load_recipe(run).training.max_steps == 1000
 
 
-def test_fine_tuning_refuses_weights_of_another_function(cli, corpus, cache, finished, tmp_path):
-    result = cli(
-        "train", corpus / "recipe.toml", "scheme.name=post_ln", "model.num_heads=4",
-        "--from", finished, "--out", tmp_path / "tuned", "--cache", cache,
-    )  # fmt: skip
+def test_fine_tuning_refuses_weights_of_another_function(train, finished, tmp_path):
+    other = ["scheme.name=post_ln", "model.num_heads=4"]
+    result = train(tmp_path / "tuned", *other, "--from", finished)
     assert result.code == 2
     assert "'model.num_heads' was 2 and is now 4" in result.err
     assert "'scheme.name' was 'deepnorm' and is now 'post_ln'" in result.err
     assert not (tmp_path / "tuned").exists()
 
 
-def test_fine_tuning_goes_on_with_branchnorms_growth(cli, corpus, cache, tmp_path):
-    recipe, options = corpus / "recipe.toml", ["scheme.name=branchnorm", "training.max_steps=4"]
+def test_fine_tuning_goes_on_with_branchnorms_growth(train, tmp_path):
+    options = ["scheme.name=branchnorm", "training.max_steps=4"]
     first, second = tmp_path / "first", tmp_path / "second"
-    assert cli("train", recipe, *options, "--out", first, "--cache", cache).code == 0
-    tuned = cli("train", recipe, *options, "--from", first, "--out", second, "--cache", cache)
-    assert tuned.code == 0
+    assert train(first, *options).code == 0
+    assert train(second, *options, "--from", first).code == 0
     steps = [load_bundle(run / "bundle").model.scheme_step.item() for run in (first, second)]
     assert steps == [4, 8]
 
 
-def test_fine_tuning_starts_translations_as_the_bundle_does(cli, corpus, cache, tmp_path):
+def test_fine_tuning_starts_translations_as_the_bundle_does(train, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     options = ["model.positions=rotary", "training.max_steps=4"]
-    train = ["train", corpus / "recipe.toml", *options, "--cache", cache]
-    assert cli(*train, "model.decoder_start=padding", "--out", first).code == 0
-    assert cli(*train, "--from", first, "--out", second).code == 0
+    assert train(first, *options, "model.decoder_start=padding").code == 0
+    assert train(second, *options, "--from", first).code == 0
     assert load_bundle(second / "bundle").model.config.decoder_start == "padding"
 
 
@@ -283,24 +260,21 @@ def test_resuming_notices_that_the_text_has_changed(cli, corpus, cache, tmp_path
     assert f"{tmp_path}/text.de and {tmp_path}/text.en have changed" in result.err
 
 
-def test_resuming_before_the_first_checkpoint_is_said_and_checked(cli, corpus, cache, tmp_path):
-    out, recipe = tmp_path / "run", corpus / "recipe.toml"
-    assert cli("train", recipe, "--out", out, "--cache", cache, "training.max_steps=1").code == 0
-    shutil.rmtree(out / "checkpoints")
-    again = ["train", recipe, "--out", out, "--cache", cache, "--resume", "training.max_steps=1"]
-    refused = cli(*again, "model.d_model=32")
+def test_resuming_before_the_first_checkpoint_is_said_and_checked(train, tmp_path):
+    run = tmp_path / "run"
+    assert train(run, "training.max_steps=1").code == 0
+    shutil.rmtree(run / "checkpoints")
+    again = ["--resume", "training.max_steps=1"]
+    refused = train(run, *again, "model.d_model=32")
     assert refused.code == 2
     assert "'model.d_model' was 16 and is now 32" in refused.err
-    result = cli(*again)
+    result = train(run, *again)
     assert result.code == 0
     assert "starts from the beginning" in result.out
 
 
-def test_a_dry_run_shows_all_and_writes_nothing(cli, corpus, cache, tmp_path):
-    result = cli(
-        "train", corpus / "recipe.toml", "--dry-run", "--json",
-        "--out", tmp_path / "run", "--cache", cache,
-    )  # fmt: skip
+def test_a_dry_run_shows_all_and_writes_nothing(train, corpus, tmp_path):
+    result = train(tmp_path / "run", "--dry-run", "--json")
     assert result.code == 0
     assert not (tmp_path / "run").exists()
     found = json.loads(result.out)

@@ -18,7 +18,7 @@ class Corpus:
         return self.both[start:stop, 0], self.both[start:stop, 1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(40, 300))
 def test_groups_hold_every_pair_once_within_the_budget(lengths, max_tokens):
     both = np.array(lengths)
@@ -27,7 +27,7 @@ def test_groups_hold_every_pair_once_within_the_budget(lengths, max_tokens):
     assert all(len(group) * both[group].max() <= max_tokens for group in groups)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 5), st.integers(1, 20), st.integers(1, 4), st.integers(0, 3))
 def test_an_epoch_holds_every_pair_once(lengths, micro_batches, block_rows, blocks, epoch):
     corpus = Corpus(lengths)

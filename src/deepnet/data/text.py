@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BufferedReader
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import IO
 from zipfile import ZipExtFile
@@ -92,18 +92,8 @@ def read_rows(paths: Sequence[str | Path]) -> Iterator[Row]:
 
     Raises DataError when a file is empty or when one has more lines than another, with the counts.
     """
-    readers = [read_lines(path) for path in paths]
-    number = 0
-    for number, row in enumerate(zip_longest(*readers), 1):
-        if None in row:
-            counts = [
-                number - 1 if line is None else number + sum(1 for _ in reader)
-                for line, reader in zip(row, readers, strict=True)
-            ]
-            raise DataError(_unequal(paths, counts))
-        yield row
-    if number == 0:
-        raise DataError(_empty(paths))
+    for block in read_blocks(paths):
+        yield from zip(*decode_block(block, paths), strict=True)
 
 
 def read_blocks(paths: Sequence[str | Path]) -> Iterator[Block]:

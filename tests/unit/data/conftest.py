@@ -1,4 +1,4 @@
-"""A server of files on this machine that can break off, be slow, and continue a file or not."""
+"""A server of files on this machine that can break off, be slow, and continue a file or not; and no offline folder."""
 
 import contextlib
 import hashlib
@@ -6,6 +6,11 @@ import http.server
 import threading
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_offline_folder(monkeypatch):
+    monkeypatch.delenv("DEEPNET_DATA", raising=False)
 
 
 class FileServer(http.server.ThreadingHTTPServer):

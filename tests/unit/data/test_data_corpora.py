@@ -23,11 +23,6 @@ PROMISED = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_offline_folder(monkeypatch):
-    monkeypatch.delenv("DEEPNET_DATA", raising=False)
-
-
 @pytest.mark.parametrize("name", PROMISED)
 def test_every_corpus_says_what_it_is(name):
     corpus = find_corpus(name)

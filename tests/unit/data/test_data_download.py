@@ -13,11 +13,6 @@ from deepnet.data.text import read_lines
 from deepnet.errors import ConfigError, DataError
 
 
-@pytest.fixture(autouse=True)
-def no_offline_folder(monkeypatch):
-    monkeypatch.delenv("DEEPNET_DATA", raising=False)
-
-
 def _quiet(message: str) -> None:
     pass
 

@@ -93,6 +93,7 @@ def test_blocks_have_the_rows(tmp_path, block_size, end):
     rows = [
         row for block in blocks for row in zip(*decode_block(block, [left, right]), strict=True)
     ]
+    assert rows == list(zip(read_lines(left), read_lines(right), strict=True))
     assert rows == list(read_rows([left, right]))
     assert len(rows) == 5
     assert [block.first for block in blocks] == [
