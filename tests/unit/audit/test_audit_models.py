@@ -15,6 +15,8 @@ from deepnet.schemes.catalogue import list_schemes, scheme_class
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
+NOT_LOCATED = {"attn_res", "hyper_connections"}
+"""Schemes whose streams are mixed by products, with no addition of a branch to what it was computed from."""
 IDS, TARGET = torch.randint(2, 50, (2, 7)), torch.randint(2, 50, (2, 5))
 
 
@@ -42,9 +44,11 @@ def test_our_own_models_are_passed_with_and_without_their_claim(name):
         assert deepnet.audit(model, inputs).findings == []
         report = deepnet.audit(model, inputs, claims=name)
         assert report.findings == []
-        if name != "hyper_connections":  # its streams are mixed by products: said to be not located
-            num_sites = {"encoder_decoder": 12, "encoder_only": 6, "decoder_only": 4}
-            assert len(report.sites) == num_sites[architecture]
+        num_sites = {"encoder_decoder": 12, "encoder_only": 6, "decoder_only": 4}[architecture]
+        assert len(report.sites) == (0 if name in NOT_LOCATED else num_sites)
+        assert any(what.startswith("residual sites") for what in report.not_located) == (
+            name in NOT_LOCATED
+        )
 
 
 @pytest.mark.parametrize(

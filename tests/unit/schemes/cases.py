@@ -4,6 +4,7 @@ import math
 
 from equations import (
     admin,
+    attn_res,
     b2t,
     completep,
     dlcl,
@@ -369,6 +370,21 @@ CASES = [
             ),
         )
         for placement in ("pre", "post")
+    ),
+    *(
+        SchemeCase(
+            name="attn_res",  # arXiv 2603.15031, sections 3 and 5.3
+            options={"block_sites": block},
+            equation=attn_res(block),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config: (
+                final_norms(config)
+                + 2 * config.d_model * (sum(num_sites(config)) + num_stacks(config))
+            ),
+            # w = 0, so that the keys' gains are not felt; the first site has one source, with nothing to choose
+            zero_gradient=("*.gain", "*.layers.0.sublayers.self.residual.extra.depth.query"),
+        )
+        for block in (1, 3)
     ),
     *(
         SchemeCase(

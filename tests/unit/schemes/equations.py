@@ -236,6 +236,35 @@ def dlcl(placement):
     return equation
 
 
+def attend(module, sources):
+    """sum_j a_j v_j, a the softmax over j of w . (g * v_j / rms(v_j)), term by term."""
+    rms = [(v.square().mean(-1, keepdim=True) + 1e-6).sqrt() for v in sources]
+    scores = [
+        (module.query * (module.gain * v / r)).sum(-1, keepdim=True)
+        for v, r in zip(sources, rms, strict=True)
+    ]
+    largest = torch.stack(scores).amax(0)
+    shares = [(score - largest).exp() for score in scores]
+    return sum(a * v for a, v in zip(shares, sources, strict=True)) / sum(shares)
+
+
+def attn_res(block):
+    """Each site reads the embedding, the sums of the full blocks of `block` sites, and what is open of the next."""
+
+    def equation(x, parts):
+        full, still_open = [x], []
+        for site in parts.sites:
+            sources = [*full, sum(still_open)] if still_open else full
+            h = attend(site.residual.extra["depth"], sources)
+            still_open.append(site.f(site.residual.pre(h)))
+            if len(still_open) == block:
+                full, still_open = [*full, sum(still_open)], []
+        sources = [*full, sum(still_open)] if still_open else full
+        return parts.ends.final(attend(parts.ends.merge, sources))
+
+    return equation
+
+
 def hyper_connections(maps):
     """Stream by stream; `maps` returns A_m, B and A_r as [n], [n] and [n][n] of what multiplies [B, T, D]."""
 

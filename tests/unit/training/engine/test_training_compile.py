@@ -142,6 +142,7 @@ def train(folder, model, batches, *, name="run", guard=None, resume=False, **tra
             2,
         ),  # the streams lie in memory in another order after the first block
         ("mix_ln", 1),
+        ("attn_res", 3),  # a state that grows: a graph for each length that it has
     ],
 )
 def test_one_graph_for_each_kind_of_block_without_breaks_for_any_length(
