@@ -7,6 +7,7 @@ from equations import (
     attn_res,
     b2t,
     completep,
+    denseformer,
     dlcl,
     dynamic_maps,
     dyt,
@@ -370,6 +371,19 @@ CASES = [
             ),
         )
         for placement in ("pre", "post")
+    ),
+    *(
+        SchemeCase(
+            name="denseformer",  # arXiv 2402.02622, section 3
+            options={"dilation": dilation, "period": period},
+            equation=denseformer(dilation, period),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config, per_stack=per_stack: (
+                final_norms(config) + per_stack * num_stacks(config)
+            ),
+        )
+        # of 4 layers: 2 + 3 + 4 + 5 numbers; after layers 2 and 4 those of X_0 and X_2, and X_4
+        for dilation, period, per_stack in ((1, 1, 14), (2, 2, 5))
     ),
     *(
         SchemeCase(

@@ -236,6 +236,25 @@ def dlcl(placement):
     return equation
 
 
+def denseformer(dilation, period):
+    """After a layer l that is a multiple of the period: sum of w_lj X_j over j = l, l - k, l - 2 k, ..."""
+
+    def equation(x, parts):
+        outputs = [x]
+        for number, layer in enumerate(parts.layers, 1):
+            for site in layer:
+                x = x + site.f(site.residual.pre(x))
+            outputs.append(x)
+            if number % period == 0:
+                row = layer[-1].residual.extra["average"].weight
+                below = range(number, -1, -dilation)
+                assert len(below) == len(row)
+                x = sum(row[-1 - back] * outputs[j] for back, j in enumerate(below))
+        return parts.ends.final(x)
+
+    return equation
+
+
 def attend(module, sources):
     """sum_j a_j v_j, a the softmax over j of w . (g * v_j / rms(v_j)), term by term."""
     rms = [(v.square().mean(-1, keepdim=True) + 1e-6).sqrt() for v in sources]

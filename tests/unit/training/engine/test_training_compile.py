@@ -142,7 +142,9 @@ def train(folder, model, batches, *, name="run", guard=None, resume=False, **tra
             2,
         ),  # the streams lie in memory in another order after the first block
         ("mix_ln", 1),
-        ("attn_res", 3),  # a state that grows: a graph for each length that it has
+        # a state that grows: a graph for each length that it has
+        ("attn_res", 3),
+        ("denseformer", 1),  # whose layers differ in the length of their weights, too
     ],
 )
 def test_one_graph_for_each_kind_of_block_without_breaks_for_any_length(
