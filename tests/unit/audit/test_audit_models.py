@@ -15,7 +15,7 @@ from deepnet.schemes.catalogue import list_schemes, scheme_class
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
-NOT_LOCATED = {"attn_res", "hyper_connections"}
+NOT_LOCATED = {"attn_res", "hyper_connections", "mhc"}
 """Schemes whose streams are mixed by products, with no addition of a branch to what it was computed from."""
 IDS, TARGET = torch.randint(2, 50, (2, 7)), torch.randint(2, 50, (2, 5))
 

@@ -16,6 +16,7 @@ from equations import (
     keel,
     layernorm_scaling,
     manifold_maps,
+    mhc,
     mix_ln,
     ngpt,
     no_norm,
@@ -425,6 +426,16 @@ CASES = [
                 ("*.maps.gates", "*.maps.norm.*"),
             ),
         )
+    ),
+    SchemeCase(
+        name="mhc",  # arXiv 2512.24880; Megatron-LM's hyper_connection.py
+        equation=mhc,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        # n (n + 2) columns of n d and as many numbers, three gates; of the head n columns, n numbers and a gate
+        extra_parameters=lambda config: (
+            hyper_parameters(4 * 64 * 24 + 24 + 3)(config)
+            + num_stacks(config) * (4 * 64 * 4 + 4 + 1)
+        ),
     ),
     SchemeCase(
         name="ngpt",  # arXiv 2410.01131, table 1 and section 2.6

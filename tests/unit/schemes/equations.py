@@ -332,6 +332,54 @@ def manifold_maps(module, h):
     )
 
 
+def mhc(x, parts):
+    """Stream by stream and entry by entry; X_k <- sum_j C[j][k] X_j + B_k y."""
+    n, streams = range(4), [x] * 4
+    for site in parts.sites:
+        a, b, c = mhc_maps(site.residual.extra["maps"], streams)
+        y = site.f(site.residual.pre(sum(a[j] * streams[j] for j in n)))
+        streams = [sum(c[j][k] * streams[j] for j in n) + b[k] * y for k in n]
+    logits = mhc_logits(parts.ends.merge, streams)
+    weights = [[1 / (1 + (-z).exp()) + 1e-6 for z in row] for row in logits]
+    return parts.ends.final(sum(weights[j][0] * streams[j] for j in n))
+
+
+def mhc_logits(module, streams):
+    """gate * (W rms(vec X)) + b as rows of [B, T, 1]; the third gate is that of all columns from the third on."""
+    vector = torch.cat(streams, dim=-1)
+    vector = vector / (vector.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    columns = module.table.shape[1]
+    return [
+        [
+            module.gates[min(c, 2)] * (vector @ module.weight[:, [row * columns + c]])
+            + module.table[row, c]
+            for c in range(columns)
+        ]
+        for row in range(4)
+    ]
+
+
+def mhc_maps(module, streams):
+    """A and B [4], C [4][4]: a softmax over the last index, its columns, then 19 times its rows and columns."""
+    n, eps = range(4), 1e-6
+    logits = mhc_logits(module, streams)
+    e = [[logits[j][2 + k].exp() for k in n] for j in n]
+    c = [[e[j][k] / sum(e[j]) + eps for k in n] for j in n]
+
+    def over_columns(c):
+        sums = [sum(c[j][k] for j in n) + eps for k in n]
+        return [[c[j][k] / sums[k] for k in n] for j in n]
+
+    c = over_columns(c)
+    for _ in range(19):
+        c = over_columns([[c[j][k] / (sum(c[j]) + eps) for k in n] for j in n])
+    return (
+        [1 / (1 + (-logits[j][0]).exp()) + eps for j in n],
+        [2 / (1 + (-logits[j][1]).exp()) for j in n],
+        c,
+    )
+
+
 def unit(x):
     return x / x.square().sum(-1, keepdim=True).sqrt()
 

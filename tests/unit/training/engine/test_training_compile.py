@@ -144,6 +144,7 @@ def train(folder, model, batches, *, name="run", guard=None, resume=False, **tra
         ("mix_ln", 1),
         # a state that grows: a graph for each length that it has
         ("attn_res", 3),
+        ("mhc", 2),  # as hyper_connections
         ("denseformer", 1),  # whose layers differ in the length of their weights, too
     ],
 )
