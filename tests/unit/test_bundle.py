@@ -272,6 +272,9 @@ def test_a_shape_that_the_weights_do_not_have_is_refused_before_anything_is_buil
         {"name": "hyper_connections", "streams": 10**6},
         {"name": "hyper_connections", "streams": 10**12},
         {"name": "hyper_connections", "streams": 10**30},
+        {"name": "mhc", "streams": 10**6},
+        {"name": "mhc", "streams": 10**30},
+        {"name": "denseformer", "dilation": 10**400},
         {"name": "completep", "d_base": 10**400},
     ],
 )

@@ -18,6 +18,7 @@ from equations import (
     manifold_maps,
     mhc,
     mix_ln,
+    mudd,
     ngpt,
     no_norm,
     normformer,
@@ -28,8 +29,10 @@ from equations import (
     resi_dual,
     rezero,
     scale_norm,
+    siamese_norm,
     static_maps,
     sub_ln,
+    x0,
 )
 
 from deepnet.schemes.base import Policy
@@ -360,6 +363,12 @@ CASES = [
         )
         for scale in (1.0, 0.1)
     ),
+    SchemeCase(
+        name="siamese_norm",  # arXiv 2602.08064; the authors' DeiT
+        equation=siamese_norm,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=lambda config: 2 * site_norms(config) + 3 * final_norms(config),
+    ),
     *(
         SchemeCase(
             name="dlcl",  # Wang et al., ACL 2019, section 4
@@ -385,6 +394,16 @@ CASES = [
         )
         # of 4 layers: 2 + 3 + 4 + 5 numbers; after layers 2 and 4 those of X_0 and X_2, and X_4
         for dilation, period, per_stack in ((1, 1, 14), (2, 2, 5))
+    ),
+    SchemeCase(
+        name="mudd",  # arXiv 2502.12170; the authors' MultiwayDynamicDenseBlock with one channel
+        equation=mudd,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        # of 4 layers: 2 to 5 sources, 64 hidden numbers each (4 * 5 = 20 in the last are as few)
+        extra_parameters=lambda config: (
+            final_norms(config) + num_stacks(config) * sum(64 * 64 + 65 * j for j in (2, 3, 4, 5))
+        ),
+        zero_gradient=("*.dense.w1",),  # W2 = 0
     ),
     *(
         SchemeCase(
@@ -451,5 +470,17 @@ CASES = [
         }
         | {"scale": Policy(lr=16**0.5, weight_decay=0)},
         shape={"activation": "swiglu", "tie_embeddings": "none"},
+    ),
+    *(
+        SchemeCase(
+            name="x0",  # modded-nanogpt, 2024-11-10; nanochat
+            options={"start": start},
+            equation=x0,
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config: (
+                2 * final_norms(config) + 2 * (config.encoder_layers + config.decoder_layers)
+            ),
+        )
+        for start in ("neutral", "nanochat")
     ),
 ]

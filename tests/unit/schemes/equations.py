@@ -255,6 +255,20 @@ def denseformer(dilation, period):
     return equation
 
 
+def mudd(x, parts):
+    """After layer l: sum of (b_j + [W2 gelu(W1 rms(X_l))]_j) X_j, gelu(z) = z (1 + erf(z / sqrt 2)) / 2."""
+    outputs = [x]
+    for layer in parts.layers:
+        for site in layer:
+            x = x + site.f(site.residual.pre(x))
+        outputs.append(x)
+        dense = layer[-1].residual.extra["dense"]
+        z = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() @ dense.w1
+        added = (z * (1 + torch.erf(z / math.sqrt(2))) / 2) @ dense.w2
+        x = sum((dense.static[j] + added[..., [j]]) * output for j, output in enumerate(outputs))
+    return parts.ends.final(x)
+
+
 def attend(module, sources):
     """sum_j a_j v_j, a the softmax over j of w . (g * v_j / rms(v_j)), term by term."""
     rms = [(v.square().mean(-1, keepdim=True) + 1e-6).sqrt() for v in sources]
@@ -380,6 +394,18 @@ def mhc_maps(module, streams):
     )
 
 
+def siamese_norm(x, parts):
+    """x normed at every site, y a plain sum; a branch reads LN(x + LN(y)) and adds 1 / sqrt(2 l) of itself to x."""
+    y = x
+    for number, layer in enumerate(parts.layers, 1):
+        for site in layer:
+            extra = site.residual.extra
+            x = extra["normed"](x)
+            r = site.f(site.residual.pre(x + extra["plain"](y)))
+            x, y = x + r / math.sqrt(2 * number), y + r
+    return parts.ends.final(parts.ends.merge.normed(x) + parts.ends.merge.plain(y))
+
+
 def unit(x):
     return x / x.square().sum(-1, keepdim=True).sqrt()
 
@@ -402,3 +428,14 @@ def ngpt(x, parts):
             y = branch.fc2(u * v * v.sigmoid())
         x = unit(x + step * (unit(y) - x))
     return x
+
+
+def x0(x, parts):
+    """x <- r x + z x0 before each layer, then Pre-LN."""
+    embedding = x
+    for layer in parts.layers:
+        mix = layer[0].residual.extra["mix"]
+        x = mix.r * x + mix.z * embedding
+        for site in layer:
+            x = x + site.f(site.residual.pre(x))
+    return parts.ends.final(x)

@@ -145,6 +145,10 @@ def train(folder, model, batches, *, name="run", guard=None, resume=False, **tra
         # a state that grows: a graph for each length that it has
         ("attn_res", 3),
         ("mhc", 2),  # as hyper_connections
+        ("mudd", 1),
+        # the first block is given one tensor twice
+        ("siamese_norm", 2),
+        ("x0", 2),
         ("denseformer", 1),  # whose layers differ in the length of their weights, too
     ],
 )
