@@ -184,6 +184,8 @@ class Ends:
     init: Mapping[Role, Init] = field(default_factory=dict)
     policy: Mapping[Role, Policy] = field(default_factory=dict)
     extra: "Mapping[str, Callable[[], nn.Module]]" = field(default_factory=dict)
+    merge: "Callable[[], nn.Module] | None" = None
+    """A trained module that makes one tensor [B, T, D] of a stream's last state, before all else at the end."""
     fixes: tuple[EndsKey, ...] = ()
     """What of the embeddings and the vocabulary projection is part of the scheme and cannot be chosen beside it."""
 
@@ -231,7 +233,10 @@ class Stream:
         return site(carry, y)
 
     def close(self, state: Any, ends: Any) -> "Tensor":
-        """Return the stack's output [B, T, D]; `ends` holds the final norm and the ends' extra modules."""
+        """Return the stack's output [B, T, D]; `ends` holds the final norm and the ends' extra modules.
+
+        Where the ends have a `merge`, calling them begins with it: their weights are read inside that call.
+        """
         output: Tensor = ends(state)
         return output
 

@@ -10,7 +10,7 @@ mHC, arXiv 2512.24880. In an encoder-decoder, where cross-attention is one more 
 Cost: as pre_ln, n streams, n (n + 2) numbers per site and a matrix to n + 2 (mHC: from n D to n (n + 2)) where dynamic.
 Differs: the mean of the streams instead of their sum, so that the final norm's eps acts as in Pre-LN. mHC starts at
 A_m and A_r of 0.9 where the static maps have 1, the rest shared out: Pre-LN as well, as all streams are equal then.
-No map is decayed.
+No map is decayed. The form of mHC that is shipped (Megatron-LM, DeepSeek-V4) is the scheme mhc.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Scheme(ResidualScheme):
 
     def stream(self, context: StackContext) -> Stream:
         """Return the n streams."""
-        return _Streams(self.streams)
+        return Streams(self.streams)
 
     def _maps(self, context: StackContext, read: int) -> nn.Module:
         if self.maps == "manifold":
@@ -174,16 +174,18 @@ def _sinkhorn(logits: Tensor) -> Tensor:
     return matrix
 
 
-class _Streams(Stream):
+class Streams(Stream):
     """The state is the streams, [n, B, T, D]."""
 
     def __init__(self, streams: int) -> None:
         self.streams = streams
 
     def open(self, x: Tensor) -> Tensor:
+        """Return n copies of the embedded input."""
         return torch.stack([x] * self.streams)
 
     def read(self, state: Tensor, site: ResidualSite) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return the branch's input, and the mixed streams with the weights of writing to them."""
         n = self.streams
         read, write, mix = site.extra["maps"](state).split([1, 1, n], dim=-1)
         entered, _ = site.enter((read * state).sum(0))
@@ -194,11 +196,14 @@ class _Streams(Stream):
     def write(
         self, state: Tensor, carry: tuple[Tensor, Tensor], site: ResidualSite, y: Tensor
     ) -> Tensor:
+        """Return the mixed streams, each with its part of the branch's output."""
         mixed, write = carry
         return mixed + write * site.leave(y)
 
     def close(self, state: Tensor, ends: Any) -> Tensor:
+        """Return what the ends make of the mean of the streams."""
         return super().close(state.mean(0), ends)
 
     def peek(self, state: Tensor) -> Tensor:
+        """Return the mean of the streams."""
         return state.mean(0)

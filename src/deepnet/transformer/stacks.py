@@ -29,10 +29,11 @@ from deepnet.transformer.scales import ScaleBuilder, end_scale, learned_scale, s
 
 
 class StackEnds(nn.Module):
-    """What follows the last site: a shift, the final norm and a scale, each where it is planned."""
+    """What follows the last site: a merge of the state, a shift, the final norm, a scale, each where it is planned."""
 
     def __init__(self, plan: Ends, d_model: int) -> None:
         super().__init__()
+        self.merge = None if plan.merge is None else plan.merge()
         self.start = plan.exit_shift
         self.shift = build_shift(plan.exit_shift)
         self.final = build_norm(plan.final, d_model)
@@ -43,8 +44,10 @@ class StackEnds(nn.Module):
         """Set the shift to its start."""
         reset_shift(self.shift, self.start)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return scale * final(x - shift), [B, T, D]."""
+    def forward(self, x: Any) -> Tensor:
+        """Return scale * final(x - shift), [B, T, D], `x` being such a tensor or what the merge makes one of."""
+        if self.merge is not None:
+            x = self.merge(x)
         if self.shift is not None:
             x = x - self.shift
         if self.final is not None:

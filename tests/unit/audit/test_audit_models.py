@@ -15,6 +15,8 @@ from deepnet.schemes.catalogue import list_schemes, scheme_class
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
+NOT_LOCATED = {"attn_res", "hyper_connections", "mhc"}
+"""Schemes whose streams are mixed by products, with no addition of a branch to what it was computed from."""
 IDS, TARGET = torch.randint(2, 50, (2, 7)), torch.randint(2, 50, (2, 5))
 
 
@@ -42,12 +44,14 @@ def test_our_own_models_are_passed_with_and_without_their_claim(name):
         assert deepnet.audit(model, inputs).findings == []
         report = deepnet.audit(model, inputs, claims=name)
         assert report.findings == []
-        # streams mixed by products are not located, low-rank maps of the skip look like branches: both are said
-        if name in ("hyper_connections", "laurel"):
+        num_sites = {"encoder_decoder": 12, "encoder_only": 6, "decoder_only": 4}[architecture]
+        if name == "laurel":  # the low-rank maps of the skip look like branches
             assert report.not_located
-        else:
-            num_sites = {"encoder_decoder": 12, "encoder_only": 6, "decoder_only": 4}
-            assert len(report.sites) == num_sites[architecture]
+            continue
+        assert len(report.sites) == (0 if name in NOT_LOCATED else num_sites)
+        assert any(what.startswith("residual sites") for what in report.not_located) == (
+            name in NOT_LOCATED
+        )
 
 
 @pytest.mark.parametrize(

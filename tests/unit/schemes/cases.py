@@ -4,9 +4,11 @@ import math
 
 from equations import (
     admin,
+    attn_res,
     b2t,
     completep,
     deepscale_lm,
+    denseformer,
     derf,
     dlcl,
     dynamic_maps,
@@ -19,7 +21,9 @@ from equations import (
     layernorm_scaling,
     layerscale,
     manifold_maps,
+    mhc,
     mix_ln,
+    mudd,
     ngpt,
     no_norm,
     normformer,
@@ -31,8 +35,10 @@ from equations import (
     resi_dual,
     rezero,
     scale_norm,
+    siamese_norm,
     static_maps,
     sub_ln,
+    x0,
 )
 
 from deepnet.schemes.base import Policy
@@ -454,6 +460,12 @@ CASES = [
         )
         for scale in (1.0, 0.1)
     ),
+    SchemeCase(
+        name="siamese_norm",  # arXiv 2602.08064; the authors' DeiT
+        equation=siamese_norm,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=lambda config: 2 * site_norms(config) + 3 * final_norms(config),
+    ),
     *(
         SchemeCase(
             name="dlcl",  # Wang et al., ACL 2019, section 4
@@ -466,6 +478,44 @@ CASES = [
             ),
         )
         for placement in ("pre", "post")
+    ),
+    *(
+        SchemeCase(
+            name="denseformer",  # arXiv 2402.02622, section 3
+            options={"dilation": dilation, "period": period},
+            equation=denseformer(dilation, period),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config, per_stack=per_stack: (
+                final_norms(config) + per_stack * num_stacks(config)
+            ),
+        )
+        # of 4 layers: 2 + 3 + 4 + 5 numbers; after layers 2 and 4 those of X_0 and X_2, and X_4
+        for dilation, period, per_stack in ((1, 1, 14), (2, 2, 5))
+    ),
+    SchemeCase(
+        name="mudd",  # arXiv 2502.12170; the authors' MultiwayDynamicDenseBlock with one channel
+        equation=mudd,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        # of 4 layers: 2 to 5 sources, 64 hidden numbers each (4 * 5 = 20 in the last are as few)
+        extra_parameters=lambda config: (
+            final_norms(config) + num_stacks(config) * sum(64 * 64 + 65 * j for j in (2, 3, 4, 5))
+        ),
+        zero_gradient=("*.dense.w1",),  # W2 = 0
+    ),
+    *(
+        SchemeCase(
+            name="attn_res",  # arXiv 2603.15031, sections 3 and 5.3
+            options={"block_sites": block},
+            equation=attn_res(block),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config: (
+                final_norms(config)
+                + 2 * config.d_model * (sum(num_sites(config)) + num_stacks(config))
+            ),
+            # w = 0, so that the keys' gains are not felt; the first site has one source, with nothing to choose
+            zero_gradient=("*.gain", "*.layers.0.sublayers.self.residual.extra.depth.query"),
+        )
+        for block in (1, 3)
     ),
     *(
         SchemeCase(
@@ -494,6 +544,16 @@ CASES = [
         )
     ),
     SchemeCase(
+        name="mhc",  # arXiv 2512.24880; Megatron-LM's hyper_connection.py
+        equation=mhc,
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        # n (n + 2) columns of n d and as many numbers, three gates; of the head n columns, n numbers and a gate
+        extra_parameters=lambda config: (
+            hyper_parameters(4 * 64 * 24 + 24 + 3)(config)
+            + num_stacks(config) * (4 * 64 * 4 + 4 + 1)
+        ),
+    ),
+    SchemeCase(
         name="ngpt",  # arXiv 2410.01131, table 1 and section 2.6
         equation=ngpt,
         coefficients={(0, 6): (1.0, None), (0, 100): (1.0, None)},
@@ -507,5 +567,17 @@ CASES = [
         }
         | {"scale": Policy(lr=16**0.5, weight_decay=0)},
         shape={"activation": "swiglu", "tie_embeddings": "none"},
+    ),
+    *(
+        SchemeCase(
+            name="x0",  # modded-nanogpt, 2024-11-10; nanochat
+            options={"start": start},
+            equation=x0,
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config: (
+                2 * final_norms(config) + 2 * (config.encoder_layers + config.decoder_layers)
+            ),
+        )
+        for start in ("neutral", "nanochat")
     ),
 ]

@@ -317,6 +317,68 @@ def dlcl(placement):
     return equation
 
 
+def denseformer(dilation, period):
+    """After a layer l that is a multiple of the period: sum of w_lj X_j over j = l, l - k, l - 2 k, ..."""
+
+    def equation(x, parts):
+        outputs = [x]
+        for number, layer in enumerate(parts.layers, 1):
+            for site in layer:
+                x = x + site.f(site.residual.pre(x))
+            outputs.append(x)
+            if number % period == 0:
+                row = layer[-1].residual.extra["average"].weight
+                below = range(number, -1, -dilation)
+                assert len(below) == len(row)
+                x = sum(row[-1 - back] * outputs[j] for back, j in enumerate(below))
+        return parts.ends.final(x)
+
+    return equation
+
+
+def mudd(x, parts):
+    """After layer l: sum of (b_j + [W2 gelu(W1 rms(X_l))]_j) X_j, gelu(z) = z (1 + erf(z / sqrt 2)) / 2."""
+    outputs = [x]
+    for layer in parts.layers:
+        for site in layer:
+            x = x + site.f(site.residual.pre(x))
+        outputs.append(x)
+        dense = layer[-1].residual.extra["dense"]
+        z = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() @ dense.w1
+        added = (z * (1 + torch.erf(z / math.sqrt(2))) / 2) @ dense.w2
+        x = sum((dense.static[j] + added[..., [j]]) * output for j, output in enumerate(outputs))
+    return parts.ends.final(x)
+
+
+def attend(module, sources):
+    """sum_j a_j v_j, a the softmax over j of w . (g * v_j / rms(v_j)), term by term."""
+    rms = [(v.square().mean(-1, keepdim=True) + 1e-6).sqrt() for v in sources]
+    scores = [
+        (module.query * (module.gain * v / r)).sum(-1, keepdim=True)
+        for v, r in zip(sources, rms, strict=True)
+    ]
+    largest = torch.stack(scores).amax(0)
+    shares = [(score - largest).exp() for score in scores]
+    return sum(a * v for a, v in zip(shares, sources, strict=True)) / sum(shares)
+
+
+def attn_res(block):
+    """Each site reads the embedding, the sums of the full blocks of `block` sites, and what is open of the next."""
+
+    def equation(x, parts):
+        full, still_open = [x], []
+        for site in parts.sites:
+            sources = [*full, sum(still_open)] if still_open else full
+            h = attend(site.residual.extra["depth"], sources)
+            still_open.append(site.f(site.residual.pre(h)))
+            if len(still_open) == block:
+                full, still_open = [*full, sum(still_open)], []
+        sources = [*full, sum(still_open)] if still_open else full
+        return parts.ends.final(attend(parts.ends.merge, sources))
+
+    return equation
+
+
 def hyper_connections(maps):
     """Stream by stream; `maps` returns A_m, B and A_r as [n], [n] and [n][n] of what multiplies [B, T, D]."""
 
@@ -365,6 +427,66 @@ def manifold_maps(module, h):
     )
 
 
+def mhc(x, parts):
+    """Stream by stream and entry by entry; X_k <- sum_j C[j][k] X_j + B_k y."""
+    n, streams = range(4), [x] * 4
+    for site in parts.sites:
+        a, b, c = mhc_maps(site.residual.extra["maps"], streams)
+        y = site.f(site.residual.pre(sum(a[j] * streams[j] for j in n)))
+        streams = [sum(c[j][k] * streams[j] for j in n) + b[k] * y for k in n]
+    logits = mhc_logits(parts.ends.merge, streams)
+    weights = [[1 / (1 + (-z).exp()) + 1e-6 for z in row] for row in logits]
+    return parts.ends.final(sum(weights[j][0] * streams[j] for j in n))
+
+
+def mhc_logits(module, streams):
+    """gate * (W rms(vec X)) + b as rows of [B, T, 1]; the third gate is that of all columns from the third on."""
+    vector = torch.cat(streams, dim=-1)
+    vector = vector / (vector.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    columns = module.table.shape[1]
+    return [
+        [
+            module.gates[min(c, 2)] * (vector @ module.weight[:, [row * columns + c]])
+            + module.table[row, c]
+            for c in range(columns)
+        ]
+        for row in range(4)
+    ]
+
+
+def mhc_maps(module, streams):
+    """A and B [4], C [4][4]: a softmax over the last index, its columns, then 19 times its rows and columns."""
+    n, eps = range(4), 1e-6
+    logits = mhc_logits(module, streams)
+    e = [[logits[j][2 + k].exp() for k in n] for j in n]
+    c = [[e[j][k] / sum(e[j]) + eps for k in n] for j in n]
+
+    def over_columns(c):
+        sums = [sum(c[j][k] for j in n) + eps for k in n]
+        return [[c[j][k] / sums[k] for k in n] for j in n]
+
+    c = over_columns(c)
+    for _ in range(19):
+        c = over_columns([[c[j][k] / (sum(c[j]) + eps) for k in n] for j in n])
+    return (
+        [1 / (1 + (-logits[j][0]).exp()) + eps for j in n],
+        [2 / (1 + (-logits[j][1]).exp()) for j in n],
+        c,
+    )
+
+
+def siamese_norm(x, parts):
+    """x normed at every site, y a plain sum; a branch reads LN(x + LN(y)) and adds 1 / sqrt(2 l) of itself to x."""
+    y = x
+    for number, layer in enumerate(parts.layers, 1):
+        for site in layer:
+            extra = site.residual.extra
+            x = extra["normed"](x)
+            r = site.f(site.residual.pre(x + extra["plain"](y)))
+            x, y = x + r / math.sqrt(2 * number), y + r
+    return parts.ends.final(parts.ends.merge.normed(x) + parts.ends.merge.plain(y))
+
+
 def unit(x):
     return x / x.square().sum(-1, keepdim=True).sqrt()
 
@@ -387,3 +509,14 @@ def ngpt(x, parts):
             y = branch.fc2(u * v * v.sigmoid())
         x = unit(x + step * (unit(y) - x))
     return x
+
+
+def x0(x, parts):
+    """x <- r x + z x0 before each layer, then Pre-LN."""
+    embedding = x
+    for layer in parts.layers:
+        mix = layer[0].residual.extra["mix"]
+        x = mix.r * x + mix.z * embedding
+        for site in layer:
+            x = x + site.f(site.residual.pre(x))
+    return parts.ends.final(x)

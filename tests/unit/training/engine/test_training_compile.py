@@ -147,6 +147,14 @@ def train(folder, model, batches, *, name="run", guard=None, resume=False, **tra
         ("derf", 1),
         ("gpas", 1),
         ("laurel", 1),
+        # a state that grows: a graph for each length that it has
+        ("attn_res", 3),
+        ("mhc", 2),  # as hyper_connections
+        ("mudd", 1),
+        # the first block is given one tensor twice
+        ("siamese_norm", 2),
+        ("x0", 2),
+        ("denseformer", 1),  # whose layers differ in the length of their weights, too
     ],
 )
 def test_one_graph_for_each_kind_of_block_without_breaks_for_any_length(
