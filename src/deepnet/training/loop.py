@@ -6,8 +6,8 @@ update), so the same update draws the same masks in a resumed run and on another
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,11 +134,7 @@ def train_loop(
         watch=Stopwatch(clock),
     )
     _begin(session, earlier, resume=resume, on_resume=on_resume)
-    compile_ = compiled(blocks) if plan.compiles else nullcontext()
-    recompute = recomputed(blocks) if training.recompute else nullcontext()
-    watches = session.trained.guard.config.watches
-    listen = norm_inputs.open(ranks.device) if watches else nullcontext()
-    with compile_, recompute, listen, Interruption() as signals:
+    with _at_work(session, blocks), Interruption() as signals:
         stopped = _train(session, signals)
     ranks.wait()
     state = session.state
@@ -160,6 +156,20 @@ def _begin(
             on_resume()
     session.probes.begin(resumed=earlier is not None)
     session.ranks.wait()
+
+
+@contextmanager
+def _at_work(session: Session, blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Run the blocks as the plan says meanwhile, and listen to the norms where the guard looks."""
+    plan = session.plan
+    with ExitStack() as stack:
+        if plan.compiles:
+            stack.enter_context(compiled(blocks))
+        if plan.training.recompute:
+            stack.enter_context(recomputed(blocks))
+        if session.trained.guard.config.watches:
+            stack.enter_context(session.norm_inputs.open(session.ranks.device))
+        yield
 
 
 def _train(session: Session, signals: Interruption) -> str:
