@@ -67,11 +67,12 @@ def _scores(flow: Flow, softmax: Operation) -> Operation | None:
 
 
 def _multiplier(flow: Flow, scores: Operation, softmax: Operation) -> float:
-    """Return how a change of the scores arrives at the softmax, where no mask hides it."""
+    """Return how a change of the product arrives at the softmax, where no mask hides it."""
     start, end = scores.output, softmax.inputs[0]
     changed = flow.tape.replay(start, start.tensor + 1.0, end)
     arrived = (changed - end.tensor)[end.tensor.isfinite() & changed.isfinite()]
-    return float(arrived.max()) if arrived.numel() else 1.0
+    own = float(scores.options.get("alpha", 1.0))  # which baddbmm multiplies its product by
+    return own * (float(arrived.max()) if arrived.numel() else 1.0)
 
 
 def _streams_behind(flow: Flow, operand: Value) -> frozenset[Value]:

@@ -78,11 +78,10 @@ class _ProductAttention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
     ) -> Tensor:
         batch, heads, length, size = q.shape
-        q, k, v = (x.reshape(batch * heads, -1, size) for x in (q, k, v))
-        scores = torch.bmm(k, q.transpose(1, 2)).mul_(scale)
-        if bias is not None:
-            scores.view(batch, heads, -1, length).add_(bias.transpose(-1, -2))
-        weights = scores.softmax(1)
+        # where nothing learns each is copied by itself: an audit could not tell the parts of one copy apart
+        given = _together(q, k, v) if any(ctx.needs_input_grad) else (q, k, v)
+        q, k, v = (x.reshape(batch * heads, -1, size) for x in given)
+        weights = _scores(q, k, bias, scale, (batch, heads)).softmax(1)
         ctx.save_for_backward(q, k, v, weights)
         ctx.scale, ctx.bias_shape = scale, None if bias is None else bias.shape
         return torch.bmm(weights.transpose(1, 2), v).view(batch, heads, length, size)
@@ -95,16 +94,50 @@ class _ProductAttention(torch.autograd.Function):
         g_weights = torch.bmm(v, g.transpose(1, 2))
         g_scores = torch._softmax_backward_data(g_weights, weights, 1, weights.dtype)
         g_bias = None
-        if ctx.needs_input_grad[3]:  # a copy, as the scores' gradient is scaled in place
+        if ctx.needs_input_grad[3]:
             each = g_scores.view(*shape[:2], -1, shape[2]).transpose(-1, -2)
-            g_bias = each.sum_to_size(ctx.bias_shape).clone()
-        g_scores.mul_(ctx.scale)
+            g_bias = each.sum_to_size(ctx.bias_shape)
         grads = (
-            torch.bmm(g_scores.transpose(1, 2), k),
-            torch.bmm(g_scores, q),
+            _scaled_product(g_scores.transpose(1, 2), k, ctx.scale),
+            _scaled_product(g_scores, q, ctx.scale),
             torch.bmm(weights, g),
         )
-        return *(grad.view(*shape[:2], -1, shape[3]) for grad in grads), g_bias, None
+        # [B, T, H, K] in memory, as the projections want them that they go to
+        back = _together(*(x.view(*shape[:2], -1, shape[3]).transpose(1, 2) for x in grads))
+        return *(x.transpose(1, 2) for x in back), g_bias, None
+
+
+def _scores(
+    q: Tensor, k: Tensor, bias: Tensor | None, scale: float, outer: tuple[int, int]
+) -> Tensor:
+    """Return scale * k q^T + bias, [B * H, C, T], of queries [B * H, T, K] and keys [B * H, C, K]; `outer` is (B, H).
+
+    The product starts from the bias where there is one for every head of the batch, or one for them all.
+    """
+    if bias is None:
+        return _scaled_product(k, q.transpose(1, 2), scale)
+    bias = bias.transpose(-1, -2)
+    if tuple(bias.shape[:2]) in (outer, (1, 1)):
+        return torch.baddbmm(bias.flatten(0, 1), k, q.transpose(1, 2), alpha=scale)
+    scores = _scaled_product(k, q.transpose(1, 2), scale)
+    scores.view(*outer, *scores.shape[1:]).add_(bias)
+    return scores
+
+
+def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """Return scale * a b for every matrix of a batch, in one operation."""
+    return torch.baddbmm(a.new_empty(1, 1, 1), a, b, beta=0, alpha=scale)
+
+
+def _together(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Return the three; those of one shape, if none is contiguous, as copies that one operation makes."""
+    return _stacked(q, k, v) if q.shape == k.shape else (q, *_stacked(k, v))
+
+
+def _stacked(*tensors: Tensor) -> tuple[Tensor, ...]:
+    if any(x.is_contiguous() for x in tensors):
+        return tensors
+    return torch.stack(tensors).unbind()
 
 
 def _products_pay(k: Tensor) -> bool:

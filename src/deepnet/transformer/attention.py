@@ -11,7 +11,7 @@ from deepnet.transformer.attend import attend
 from deepnet.transformer.cache import LayerCache
 from deepnet.transformer.grouped_query import share_heads
 from deepnet.transformer.inputs import NOTHING, Inputs
-from deepnet.transformer.positions.rotary import rotate
+from deepnet.transformer.positions.rotary import rotate_both
 from deepnet.transformer.residual import build_norm
 from deepnet.transformer.scales import ScaleBuilder
 
@@ -111,7 +111,7 @@ class SelfAttention(Attention):
         """Return [B, T, D] from `x` [B, T, D]; with a cache, its keys and values join those of earlier calls."""
         q, (k, v) = self._heads(self.q(x), self.q_norm), self._keys_and_values(x)
         if inputs.rotary is not None:
-            q, k = rotate(q, inputs.rotary), rotate(k, inputs.rotary)
+            q, k = rotate_both(q, k, inputs.rotary)
         if cache is not None:
             k, v = cache.own.append(k, v)
         y = self._attend(q, k, v, keep=inputs.keep, causal=inputs.causal, bias=inputs.bias)

@@ -17,10 +17,28 @@ def dropout(x: Tensor, rate: float, *, training: bool = True) -> Tensor:
     """
     if not training or rate == 0.0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not _draws_bits(x):
         return F.dropout(x, rate)
     dropped: Tensor = _CpuDropout.apply(x, rate)  # type: ignore[no-untyped-call]
     return dropped
+
+
+def dropped_sum(
+    skip: Tensor, y: Tensor, rate: float, *, skip_scale: float, branch_scale: float
+) -> Tensor:
+    """Return skip_scale * skip + branch_scale * dropout(y) of tensors of one shape, in training.
+
+    On a CPU the branch is zeroed, scaled and added in one pass, where both are of one type.
+    """
+    if _draws_bits(y) and y.dtype == skip.dtype and y.shape == skip.shape:
+        total: Tensor = _CpuDroppedSum.apply(skip, y, rate, skip_scale, branch_scale)  # type: ignore[no-untyped-call]
+        return total
+    y = dropout(y, rate)
+    return torch.add(y if branch_scale == 1.0 else y * branch_scale, skip, alpha=skip_scale)
+
+
+def _draws_bits(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class _CpuDropout(torch.autograd.Function):
@@ -37,6 +55,27 @@ class _CpuDropout(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
         return _masked(gradients[0], keep, ctx.scale), None
+
+
+class _CpuDroppedSum(torch.autograd.Function):
+    """A skip plus a branch that is dropped, with one mask as that of `_CpuDropout`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, skip: Tensor, y: Tensor, rate: float, skip_scale: float, branch_scale: float
+    ) -> Tensor:
+        keep = draw_keep(y.numel(), rate).view_as(y)
+        ctx.save_for_backward(keep)
+        ctx.skip_scale, ctx.scale = skip_scale, branch_scale / (1.0 - rate)
+        if skip_scale == 1.0:
+            return torch.addcmul(skip, keep.to(y.dtype), y, value=ctx.scale)
+        return torch.mul(skip, skip_scale).addcmul_(keep.to(y.dtype), y, value=ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (keep,), (g,) = ctx.saved_tensors, gradients
+        g_skip = g if ctx.skip_scale == 1.0 else g * ctx.skip_scale
+        return g_skip, _masked(g, keep, ctx.scale), None, None, None
 
 
 def draw_keep(count: int, rate: float) -> Tensor:

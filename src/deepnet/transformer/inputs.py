@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepnet.transformer.masks import past_keep, score_bias
+from deepnet.transformer.masks import past_keep, per_head, score_bias
 from deepnet.transformer.positions.base import InAttention
 
 
@@ -25,9 +25,9 @@ class Inputs(NamedTuple):
     bias: Tensor | None = None
     """What self-attention adds to its scores, [B, 1 or H, 1 or T, C]: `keep` or `causal`, and what positions say."""
     memory_bias: Tensor | None = None
-    """What cross-attention adds to its scores, [B, 1, 1, S]."""
+    """What cross-attention adds to its scores, [B, 1 or H, 1, S]."""
 
-    def laid_out(self, x: Tensor, positions: InAttention) -> "Inputs":
+    def laid_out(self, x: Tensor, positions: InAttention, *, num_heads: int) -> "Inputs":
         """Return these inputs with what each attention of a stack would else compute, from the first `x` [B, T, D].
 
         All of it has the type of the queries. A causal mask stays a flag for the kernels that know it, and becomes a
@@ -40,8 +40,8 @@ class Inputs(NamedTuple):
         return self._replace(
             causal=self.causal and positions.bias is None,
             rotary=None if rotary is None else (rotary[0].to(dtype), rotary[1].to(dtype)),
-            bias=score_bias(keep, positions.bias, dtype=dtype),
-            memory_bias=score_bias(self.memory_keep, None, dtype=dtype),
+            bias=per_head(score_bias(keep, positions.bias, dtype=dtype), num_heads),
+            memory_bias=per_head(score_bias(self.memory_keep, None, dtype=dtype), num_heads),
         )
 
 

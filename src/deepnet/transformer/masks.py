@@ -25,8 +25,8 @@ def causal_keep(keep: Tensor) -> Tensor:
 
 
 def past_keep(length: int, device: torch.device) -> Tensor:
-    """Return [T, T]: what does not lie in the future of the query."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    """Return [1, 1, T, T]: what does not lie in the future of the query."""
+    return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
 
 
 def score_bias(keep: Tensor | None, added: Tensor | None, *, dtype: torch.dtype) -> Tensor | None:
@@ -40,6 +40,13 @@ def score_bias(keep: Tensor | None, added: Tensor | None, *, dtype: torch.dtype)
         rest = torch.zeros((), dtype=dtype, device=keep.device) if added is None else added
         added = torch.where(keep, rest, -math.inf)
     return None if added is None else _aligned(added.contiguous())
+
+
+def per_head(bias: Tensor | None, num_heads: int) -> Tensor | None:
+    """Return [B, H, 1, C] on a CPU, where the scores' product starts from it, if `bias` is about keys alone."""
+    if bias is None or bias.device.type != "cpu" or bias.shape[2] != 1:
+        return bias
+    return bias.expand(-1, num_heads, -1, -1).contiguous()
 
 
 def _aligned(bias: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from deepnet.schemes.base import Norm, ResidualSite, Site, SitePlan
-from deepnet.transformer.dropout import dropout
+from deepnet.transformer.dropout import dropout, dropped_sum
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.scales import ScaleBuilder, scaled
 
@@ -60,18 +60,28 @@ class Residual(nn.Module, ResidualSite):
         return x
 
     def forward(self, skip: Tensor, y: Tensor) -> Tensor:
-        """Return the stream after the branch's output `y`, all [B, T, D]."""
-        return self.add(skip, self.leave(y))
+        """Return the stream after the branch's output `y`, all [B, T, D]: what `add` makes of what `leave` returns."""
+        branch_scale = self.branch_scale
+        if not self.training or self.dropout == 0.0 or isinstance(branch_scale, nn.Module):
+            return self.add(skip, self.leave(y))
+        if self.out is not None:
+            y = self.out(y)
+        skip, alpha = _scaled_skip(skip, self.skip)
+        x = dropped_sum(skip, y, self.dropout, skip_scale=alpha, branch_scale=branch_scale)
+        return x if self.post is None else self.post(x)
 
 
 def add_scaled(
     skip: Tensor, skip_scale: nn.Module | float, y: Tensor, branch_scale: nn.Module | float
 ) -> Tensor:
     """Return skip_scale * skip + branch_scale * y, in one operation where the first is a number."""
-    y = scaled(y, branch_scale)
-    if isinstance(skip_scale, nn.Module):
-        skip, skip_scale = skip_scale(skip), 1.0
-    return torch.add(y, skip, alpha=skip_scale)
+    skip, alpha = _scaled_skip(skip, skip_scale)
+    return torch.add(scaled(y, branch_scale), skip, alpha=alpha)
+
+
+def _scaled_skip(skip: Tensor, scale: nn.Module | float) -> tuple[Tensor, float]:
+    """Return the skip and the number that is still to multiply it: a module has multiplied it already."""
+    return (scale(skip), 1.0) if isinstance(scale, nn.Module) else (skip, scale)
 
 
 def build_norm(plan: Norm | None, width: int) -> nn.Module | None:

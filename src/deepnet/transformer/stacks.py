@@ -98,6 +98,7 @@ class Stack(nn.Module):
         self.plan = plan
         self.stream = plan.stream
         self.name = context.stack
+        self.num_heads = shape.num_heads
         made = build_positions(positions, context, max_positions=max_positions)
         _refuse_unheard(positions, made, plan)
         self.entry = Entry(
@@ -135,7 +136,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Return [B, T, D] from token ids [B, T]; with a cache, the T columns all stand at position `start`."""
         x = self.entry(embedding(ids), start, same_position=cache is not None)
-        inputs = inputs.laid_out(x, self._in_attention(x, start, cache))
+        found = self._in_attention(x, start, cache)
+        inputs = inputs.laid_out(x, found, num_heads=self.num_heads)
         state: Any = self.stream.open(x)
         for index, layer in enumerate(self.layers):
             state = layer(state, inputs, None if cache is None else cache.layers[index])

@@ -112,6 +112,16 @@ def test_a_wrong_model_of_a_scheme_with_matrices_of_zeros_is_found():
     assert [one.where.split(":")[0] for one in findings] == ["encoder, q of all 3 self sites"]
 
 
+def test_a_scale_that_the_score_product_carries_is_told():
+    model = ours("deepnorm")
+    assert not deepnet.audit(model, (IDS, None, TARGET), claims="deepnorm").findings
+    for sublayer in model.sites():
+        sublayer.branch.multiplier = 1.0
+    findings = deepnet.audit(model, (IDS, None, TARGET), claims="deepnorm").findings
+    assert findings
+    assert all("scores" in str(one) for one in findings)
+
+
 FACTORIES = """
 import torch
 from deepnet.schemes.catalogue import load_scheme

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from deepnet.transformer import attend as module
 from deepnet.transformer.attend import attend
+from deepnet.transformer.masks import score_bias
 
 
 @pytest.mark.parametrize("mask", ["none", "keys", "each", "causal"])
@@ -29,6 +30,38 @@ def test_it_equals_torchs(mask, scale):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
 
 
+SHAPES = {
+    "keys": (3, 1, 1, 7),
+    "keys_of_each_head": (3, 2, 1, 7),
+    "of_all": (1, 1, 5, 7),
+    "each": (3, 1, 5, 7),
+    "heads": (1, 2, 5, 7),
+    "each_of_each_head": (3, 2, 5, 7),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("projected", [True, False])
+def test_a_bias_of_any_shape_is_added_and_learns(shape, projected):
+    def heads(length):
+        """Return heads as projections make them, [B, T, H, K] in memory, or one after the other."""
+        x = torch.randn(3, length, 2, 4, dtype=torch.float64).transpose(1, 2)
+        return (x if projected else x.contiguous()).requires_grad_()
+
+    q, k, v = heads(5), heads(7), heads(7)
+    bias = torch.randn(shape, dtype=torch.float64)
+    bias[..., -1] = -torch.inf
+    bias.requires_grad_()
+    ours = attend(q, k, v, bias=bias, scale=0.3)
+    theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=0.3)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+    out = torch.randn_like(ours)
+    mine = torch.autograd.grad((ours * out).sum(), (q, k, v, bias))
+    reference = torch.autograd.grad((theirs * out).sum(), (q, k, v, bias))
+    for a, b in zip(mine, reference, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
 def test_fewer_keys_than_queries_and_the_reverse():
     for t, c in ((1, 7), (6, 2)):
         q, k, v = torch.randn(2, 3, t, 4), torch.randn(2, 3, c, 4), torch.randn(2, 3, c, 4)
@@ -44,6 +77,15 @@ def test_each_length_goes_where_it_is_faster(monkeypatch):
         x = torch.randn(1, 1, length, 4, dtype=dtype)
         with pytest.raises(TypeError):
             attend(x, x, x)
+
+
+def test_masked_keys_get_no_weight_in_bf16():
+    q, k, v = (torch.randn(4, 2, 24, 16) for _ in range(3))
+    keep = torch.rand(4, 1, 1, 24) < 0.7
+    exact = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+    bias = score_bias(keep.expand(-1, 2, -1, -1), None, dtype=torch.bfloat16)
+    ours = attend(*(x.bfloat16() for x in (q, k, v)), bias=bias)
+    assert (ours.float() - exact).abs().max().item() < 0.02  # two steps of bf16 at 2
 
 
 def test_bf16_is_as_near_to_float32_as_torchs():

@@ -30,6 +30,7 @@ from deepnet.training.engine.recompute import recomputed
 from deepnet.transformer.initialize import initialization_report, parameter_policies
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.positions import base
+from deepnet.transformer.positions.rotary import rotate_both
 from deepnet.transformer.stacks import Stack
 
 PAD = 29
@@ -151,6 +152,30 @@ def by_hand(row: Row, stack: Stack, x: Tensor, keep: Tensor, *, causal: bool) ->
         weights = torch.stack(scores).softmax(0)
         out[i, head] = sum(w * v[j][shared] for w, j in zip(weights, seen, strict=True))
     return branch.out(out.flatten(1))
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2])
+def test_queries_and_keys_turned_in_training_are_those_of_the_formula(num_kv_heads):
+    angles = torch.randn(5, 3, dtype=torch.float64)
+    cos, sin = angles.cos(), angles.sin()
+    rotary = torch.cat([cos, cos], 1), torch.cat([-sin, sin], 1)
+    q, k = (
+        torch.randn(2, heads, 5, 6, dtype=torch.float64, requires_grad=True)
+        for heads in (4, num_kv_heads)
+    )
+
+    def by_hand(x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+    turned, expected = rotate_both(q, k, rotary), (by_hand(q), by_hand(k))
+    weights = [torch.randn_like(x) for x in turned]
+    found, sought = (
+        torch.autograd.grad([(x * w).sum() for x, w in zip(both, weights, strict=True)], (q, k))
+        for both in (turned, expected)
+    )
+    for a, b in zip((*turned, *found), (*expected, *sought), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
 
 
 @every_kind

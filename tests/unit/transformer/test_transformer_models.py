@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from deepnet.errors import ConfigError
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.transformer.counting import count_parameters
-from deepnet.transformer.dropout import draw_keep, dropout
+from deepnet.transformer.dropout import draw_keep, dropout, dropped_sum
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.positions.sinusoidal import sinusoidal_table
 
@@ -174,6 +174,30 @@ def test_dropouts_mask_is_that_of_the_generator_and_its_gradient_too():
     torch.testing.assert_close(found, 2 * x * keep)
     found.sum().backward()
     torch.testing.assert_close(x.grad, 2.0 * keep.double())
+
+
+@pytest.mark.parametrize("skip_scale", [1.0, 2.5])
+@pytest.mark.parametrize("branch_scale", [1.0, 0.4])
+def test_a_dropped_sum_is_the_sum_with_what_dropout_leaves(skip_scale, branch_scale):
+    skip, y = (torch.randn(7, 9, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    torch.manual_seed(5)
+    found = dropped_sum(skip, y, 0.2, skip_scale=skip_scale, branch_scale=branch_scale)
+    torch.manual_seed(5)
+    keep = draw_keep(63, 0.2).view(7, 9) / 0.8
+    torch.testing.assert_close(found, skip_scale * skip + branch_scale * keep * y)
+    found.sum().backward()
+    torch.testing.assert_close(skip.grad, torch.full_like(skip, skip_scale))
+    torch.testing.assert_close(y.grad, branch_scale * keep.double())
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "pre_ln", "peri_ln", "branchnorm", "rezero"])
+def test_a_site_drops_and_adds_what_it_does_in_two_steps(make_model, scheme):
+    site = make_model(scheme, dropout=0.3).encoder.layers[1].sublayers["ffn"].residual
+    skip, y = torch.randn(2, 5, 7, 16, dtype=torch.float64)
+    torch.manual_seed(5)
+    found = site(skip, y)
+    torch.manual_seed(5)
+    torch.testing.assert_close(found, site.add(skip, site.leave(y)), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(
