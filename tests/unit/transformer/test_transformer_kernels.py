@@ -7,7 +7,7 @@ What counts as one is said in benchmarks/kernels_worker.py. Commit e7b65c9 ran 9
 import pytest
 import torch
 
-from deepnet.training.guard.signals import NormInputs
+from deepnet.probes.norm_input import NormInputs
 from kernels_worker import Kernels, kernels
 
 MOST = [
