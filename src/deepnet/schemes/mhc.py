@@ -100,10 +100,11 @@ class _Projection(nn.Module):
         with torch.autocast(h.device.type, enabled=False):
             x = h.to(wide).permute(1, 2, 0, 3).flatten(2)
             x = x * (x.square().mean(-1, keepdim=True) + _EPS).rsqrt()
-            content = (x @ self.weight.to(wide)).unflatten(-1, self.table.shape).permute(2, 0, 1, 3)
+            content = (x @ self.weight.to(wide)).view(*x.shape[:2], len(h), -1)
         gates = [gate.expand(c) for gate, c in zip(self.gates, self.columns, strict=True)]
-        logits = self.table[:, None, None] + torch.cat(gates) * content
-        return logits.split(self.columns, dim=-1)
+        logits = self.table[:, None, None] + torch.cat(gates) * content.permute(2, 0, 1, 3)
+        groups: tuple[Tensor, ...] = logits.split(self.columns, dim=-1)
+        return groups
 
 
 class _Maps(_Projection):
