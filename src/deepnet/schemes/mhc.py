@@ -103,8 +103,7 @@ class _Projection(nn.Module):
             content = (x @ self.weight.to(wide)).view(*x.shape[:2], len(h), -1)
         gates = [gate.expand(c) for gate, c in zip(self.gates, self.columns, strict=True)]
         logits = self.table[:, None, None] + torch.cat(gates) * content.permute(2, 0, 1, 3)
-        groups: tuple[Tensor, ...] = logits.split(self.columns, dim=-1)
-        return groups
+        return torch.split_with_sizes(logits, self.columns, dim=-1)
 
 
 class _Maps(_Projection):
