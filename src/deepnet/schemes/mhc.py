@@ -103,11 +103,10 @@ class _Projection(nn.Module):
         with torch.autocast(h.device.type, enabled=False):
             x = h.to(wide).permute(1, 2, 0, 3).flatten(2)
             x = x * (x.square().mean(-1, keepdim=True) + _EPS).rsqrt()
-            content = (x @ self.weight.to(wide)).reshape(*x.shape[:2], *self.table.shape)
+            content = (x @ self.weight.to(wide)).view(*x.shape[:2], len(h), -1)
         gates = [gate.expand(c) for gate, c in zip(self.gates, self.columns, strict=True)]
         logits = self.table[:, None, None] + torch.cat(gates) * content.permute(2, 0, 1, 3)
-        parts: tuple[Tensor, ...] = logits.split(self.columns, dim=-1)
-        return parts
+        return torch.split_with_sizes(logits, self.columns, dim=-1)
 
 
 class _Maps(_Projection):
