@@ -9,7 +9,9 @@ from deepnet.planning.timing import Trainee
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.transformer.models import Transformer, TransformerConfig
 
-_SMALL = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "ffn_dim": 8, "num_heads": 1}
+_SMALL = TransformerConfig(
+    encoder_layers=1, decoder_layers=1, d_model=8, ffn_dim=8, num_heads=1, vocab_size=4
+)
 
 
 def process_bytes(conditions: Conditions) -> int:
@@ -18,6 +20,6 @@ def process_bytes(conditions: Conditions) -> int:
         return 0
     ids = torch.zeros(1, 2, dtype=torch.int64)
     batch = Batch(ids, ids == 0, ids, ids, num_tokens=2, num_source_tokens=2)
-    model = Transformer(TransformerConfig(vocab_size=4, **_SMALL), load_scheme("post_ln"))
+    model = Transformer(_SMALL, load_scheme("post_ln"))
     Trainee(model, batch, conditions).update()
     return held_bytes()
