@@ -33,14 +33,10 @@ def refuse_what_cannot_fit(
     A model that cannot be planned is not refused.
     """
     _, largest = look_at_updates(make_loader(recipe, data))
-    plan = partial(
-        _memory,
-        tokenizers=data.tokenizers,
-        device=device,
-        process=process_bytes(conditions_of(recipe, device)),
-    )
     wanted = _Case("", recipe, largest)
     try:
+        process = process_bytes(conditions_of(recipe, device))
+        plan = partial(_memory, tokenizers=data.tokenizers, device=device, process=process)
         memory = plan(wanted)
     except PlanError as error:
         report(f"whether the run fits is not known: {error}")

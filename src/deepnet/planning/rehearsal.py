@@ -67,14 +67,19 @@ def without_memory(device: torch.device) -> Iterator[FakeTensorMode]:
 
     Raises PlanError where the code inside asks for a number.
     """
+    told = failures_told("it does not run on tensors without numbers")
+    with told, FakeTensorMode() as mode, torch.device(device):
+        yield mode
+
+
+@contextmanager
+def failures_told(what: str) -> Iterator[None]:
+    """Raise PlanError for what goes wrong in the model's code inside, saying `what` that means."""
     try:
-        with FakeTensorMode() as mode, torch.device(device):
-            yield mode
-    except (RuntimeError, NotImplementedError) as error:
+        yield
+    except (RuntimeError, NotImplementedError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PlanError(
-            f"this model cannot be planned, as it does not run on tensors without numbers: {reason}"
-        ) from error
+        raise PlanError(f"this model cannot be planned, as {what}: {reason}") from error
 
 
 def rehearse(
