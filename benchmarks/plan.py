@@ -70,6 +70,10 @@ def measure(options: argparse.Namespace) -> None:
     found = json.loads(path.read_text()) if path.exists() else {"points": {}}
     for point in grid(options):
         if point.name in found["points"]:
+            if not options.replan:
+                continue
+            found["points"][point.name]["planned"] |= in_process("planned", point)
+            write(options.out, found)
             continue
         extra = ["--times"] if options.times else []
         row = {
@@ -82,9 +86,13 @@ def measure(options: argparse.Namespace) -> None:
         found["points"][point.name] = row
         found |= {"device": device(), "commit": commit(), "versions": versions()}
         print(point.name, f"{off(row):+.1%}", f"{off(row, 'needed'):+.1%}", flush=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-        (options.out / "table.md").write_text(render(found), encoding="utf-8")
+        write(options.out, found)
+
+
+def write(out: Path, found: dict[str, Any]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "metrics.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    (out / "table.md").write_text(render(found), encoding="utf-8")
 
 
 def off(row: dict[str, Any], what: str = "peak") -> float:
@@ -155,6 +163,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--recompute", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--ema", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--replan", action="store_true", help="plan what is there once more")
     parser.add_argument("--out", type=Path, default=Path("results/plan"))
     return parser.parse_args()
 

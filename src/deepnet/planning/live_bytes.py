@@ -43,6 +43,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The same when most was held of all kinds together."""
         self.largest = 0
         """Bytes of the largest piece of memory that was unclaimed."""
+        self.made = 0
+        """Bytes of all such pieces together, those that are gone included."""
         self.flops: Counter[str] = Counter()
         """Multiplications and additions of products: "weights" of matrices with rows, "attention" of batches."""
         self._pieces: dict[int, tuple[str, int, weakref.ref[Any]]] = {}
@@ -84,6 +86,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.held[kind] += size
         if kind == UNCLAIMED:
             self.largest = max(self.largest, size)
+            self.made += size
         if self.held.total() > self.most.total():
             self.most = self.held.copy()
 

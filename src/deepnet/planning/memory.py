@@ -13,8 +13,8 @@ from deepnet.planning.rehearsal import GRADIENTS, WEIGHTS, Conditions, Rehearsal
 # measured: docs/plan.md
 _PER_TENSOR, _AT_LEAST = 2_600, 4_600_000
 """Bytes of main memory that torch and Python take beside the numbers: for each tensor that stays, and in any case."""
-_LEFT_BY_HEAP = 2.5
-"""Pieces of the size of the largest that glibc's heap leaves unused between others."""
+_LEFT_BY_HEAP = 0.21
+"""What glibc's heap leaves unused, over the bytes of all activations that a forward pass makes."""
 _KINDS = (
     "weights",
     "gradients",
@@ -98,12 +98,17 @@ def plan_memory(
         gradients=rehearsal.gradients,
         activations=rehearsal.activations,
         objects=0 if on_card else _AT_LEAST + _PER_TENSOR * num_tensors,
-        heap=0 if on_card else int(_LEFT_BY_HEAP * rehearsal.largest),
+        heap=0 if on_card else _left_by_heap(rehearsal, recompute=conditions.training.recompute),
         process=0 if on_card else process,
         at_peak=in_passes if passes_need_more else in_step,
         moment="passes" if passes_need_more else "step",
         **kept,
     )
+
+
+def _left_by_heap(rehearsal: Rehearsal, *, recompute: bool) -> int:
+    """Return what glibc's heap leaves unused, as fitted to runs; recompute leaves a place for the logits besides."""
+    return int(_LEFT_BY_HEAP * rehearsal.made_forward) + rehearsal.largest * recompute
 
 
 def _bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -54,6 +54,8 @@ class Rehearsal:
     """By kind when most is held; of the activations, with what is needed for that moment."""
     largest: int
     """The largest piece of the activations, as a rule the logits."""
+    made_forward: int
+    """Bytes of all activations that the forward pass makes, those that it drops at once included."""
     forward_flops: int
     backward_flops: int
     """With what is computed again, where training.recompute says so."""
@@ -98,7 +100,7 @@ def rehearse(
 
     def loss(module: nn.Module) -> Tensor:
         found = compute(module, faked)
-        known.update(forward_flops=live.flops.total())
+        known.update(forward_flops=live.flops.total(), made_forward=live.made)
         # not yet: what autocast has cast of the weights is let go after the loss
         found.register_hook(  # type: ignore[no-untyped-call]
             lambda _: known.update(activations=live.held[UNCLAIMED])
