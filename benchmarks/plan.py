@@ -69,11 +69,11 @@ def measure(options: argparse.Namespace) -> None:
     path = options.out / "metrics.json"
     found = json.loads(path.read_text()) if path.exists() else {"points": {}}
     for point in grid(options):
-        if point.name in found["points"]:
-            if not options.replan:
-                continue
+        is_there = point.name in found["points"]
+        if options.replan and is_there:
             found["points"][point.name]["planned"] |= in_process("planned", point)
             write(options.out, found)
+        if is_there or options.replan:
             continue
         extra = ["--times"] if options.times else []
         row = {
@@ -163,7 +163,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--recompute", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--ema", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--times", action="store_true")
-    parser.add_argument("--replan", action="store_true", help="plan what is there once more")
+    parser.add_argument(
+        "--replan", action="store_true", help="only plan once more what has been measured"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/plan"))
     return parser.parse_args()
 
