@@ -1,7 +1,7 @@
 """One point of the planning benchmark in a process of its own: the plan of it, or the run itself.
 
     python plan_worker.py planned POINT [--times]
-    python plan_worker.py trained POINT
+    python plan_worker.py trained POINT --updates N
 
 POINT is JSON. Prints one line of JSON: bytes above the imports, and seconds of an update.
 """
@@ -32,7 +32,6 @@ from deepnet.transformer.models import Transformer, TransformerConfig
 from plan import Point
 
 VOCAB_SIZE, SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 4000, 32, 31, 33
-UPDATES = 3
 
 
 def batch() -> Any:
@@ -60,7 +59,7 @@ def build(depths: tuple[int, int], point: Point) -> Any:
 
 def sections(point: Point) -> tuple[Any, Any]:
     training = TrainingConfig(
-        max_steps=UPDATES,
+        max_steps=1,
         recompute=point.recompute,
         ema_decay=0.999 if point.ema else 0.0,
         log_every=1,
@@ -82,7 +81,7 @@ def conditions(point: Point) -> Conditions:
 def planned(point: Point, *, times: bool) -> dict[str, float]:
     depths, one = Depths(point.depth, point.depth), batch()
     memory = find_costs(partial(build, depths, point), [one], conditions=conditions(point)).memory
-    found = {"peak": memory.peak, "objects": memory.objects, **memory.at_peak}
+    found = {"peak": memory.peak, "needed": memory.needed, **memory.at_peak}
     if times:
         seconds = time_updates(
             partial(build, point=point), depths, one, conditions=conditions(point)
@@ -91,7 +90,7 @@ def planned(point: Point, *, times: bool) -> dict[str, float]:
     return found
 
 
-def trained(point: Point) -> dict[str, float]:
+def trained(point: Point, *, updates: int) -> dict[str, float]:
     one = batch()
     training, optimizer = sections(point)
     before = process_bytes(conditions(point))
@@ -103,7 +102,7 @@ def trained(point: Point) -> dict[str, float]:
             loader=ListedUpdates([ListedUpdate((one,), one.num_tokens)]),
             loss=token_loss(label_smoothing=0.1),
             run=run,
-            training=training,
+            training=training.model_copy(update={"max_steps": updates}),
             optimizer=optimizer,
             schedule=ScheduleConfig(name="constant", warmup_steps=0),
             blocks=[layer for stack in model.stacks() for layer in stack.layers],
@@ -118,6 +117,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("task", choices=["planned", "trained"])
     parser.add_argument("point", type=lambda text: Point(**json.loads(text)))
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--updates", type=int, default=3)
     return parser.parse_args()
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     if options.task == "planned":
         print(json.dumps(planned(options.point, times=options.times)))
     else:
-        print(json.dumps(trained(options.point)))
+        print(json.dumps(trained(options.point, updates=options.updates)))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ def test_a_vocabulary_larger_than_the_text_supports(cli, corpus, tmp_path):
         (["train", "{recipe}", "--out", "{new}", "--device", "gpu"], 2, "the device 'gpu'"),
         (["train", "{recipe}", "--out", "{new}", "--resume"], 2, "holds no run"),
         (["train", "{recipe}", "--dry-run", "--resume"], 2, "leave out --resume"),
+        (["plan", "nowhere.toml"], 2, "cannot read the recipe nowhere.toml"),
+        (["plan", "{recipe}", "--device", "gpu"], 2, "the device 'gpu'"),
         (
             ["train", "{recipe}", "--out", "{new}", "--resume", "--from", "{run}"],
             2,

@@ -13,6 +13,7 @@ from deepnet.cli.options import (
     examples,
 )
 from deepnet.cli.output import Output
+from deepnet.planning.wording import in_bytes, in_thousands
 
 if TYPE_CHECKING:
     from deepnet.pipeline.plan_run import RunPlan, TimePlan
@@ -22,9 +23,6 @@ PLAN_EXAMPLES = examples(
     "deepnet plan mine.toml model.encoder_layers=500 model.decoder_layers=500",
     "deepnet plan mine.toml training.recompute=true batching.max_tokens=2048 --json",
 )
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_FLOPS = ("", "k", "M", "G", "T")
-
 Row = tuple[object, ...]
 
 
@@ -82,32 +80,24 @@ def _parameter_rows(found: "RunPlan") -> Iterator[Row]:
 
 def _operation_rows(found: "RunPlan") -> Iterator[Row]:
     operations = found.costs.operations
-    yield "forward", _scaled(operations.forward, _FLOPS, 1000)
-    yield "backward", _scaled(operations.backward, _FLOPS, 1000)
-    yield "of both, attention", _scaled(operations.attention, _FLOPS, 1000)
+    yield "forward", in_thousands(operations.forward)
+    yield "backward", in_thousands(operations.backward)
+    yield "of both, attention", in_thousands(operations.attention)
 
 
 def _memory_rows(found: "RunPlan") -> Iterator[Row]:
     memory = found.costs.memory
-    kinds = {
-        "weights": memory.weights,
-        "gradients": memory.gradients,
-        "optimizer": memory.optimizer,
-        "average": memory.average,
-        "activations": memory.activations,
-    }
-    for kind, size in kinds.items():
-        yield kind, _size(size), _size(memory.at_peak.get(kind, 0))
-    for kind, size in (("objects", memory.objects), ("process", memory.process)):
-        yield kind, _size(size), _size(size)
-    yield "total", None, _size(memory.peak)
+    always = {"objects": memory.objects, "heap": memory.heap, "process": memory.process}
+    for kind, size in memory.kinds().items():
+        yield kind, in_bytes(size), in_bytes({**always, **memory.at_peak}.get(kind, 0))
+    yield "total", None, in_bytes(memory.peak)
 
 
 def _disk_rows(found: "RunPlan") -> Iterator[Row]:
     disk = found.disk
-    yield "a checkpoint", _size(disk.checkpoint)
-    yield "the bundle", _size(disk.bundle)
-    yield f"with up to {disk.num_checkpoints} checkpoints", _size(disk.most)
+    yield "a checkpoint", in_bytes(disk.checkpoint)
+    yield "the bundle", in_bytes(disk.bundle)
+    yield f"with up to {disk.num_checkpoints} checkpoints", in_bytes(disk.most)
 
 
 def _describe_fit(found: "RunPlan") -> str:
@@ -116,7 +106,7 @@ def _describe_fit(found: "RunPlan") -> str:
     fits = "fits in" if found.fits else "does not fit in"
     return (
         f"the peak is in {when}, on {largest['sentences']} sentences of up to {largest['source_length']} and "
-        f"{largest['target_length']} tokens in {found.precision}; it {fits} the {_size(found.device_bytes)} of "
+        f"{largest['target_length']} tokens in {found.precision}; it {fits} the {in_bytes(found.device_bytes)} of "
         f"{found.device}"
     )
 
@@ -127,15 +117,3 @@ def _describe_time(time: "TimePlan") -> str:
         f"an update takes {time.update_seconds:.3g} s, {time.tokens_per_second:,.0f} target tokens/s; "
         f"{time.updates:,} updates take {hours}:{rest // 60:02}:{rest % 60:02}, without validations and saving"
     )
-
-
-def _size(size: float) -> str:
-    return _scaled(size, _UNITS, 1024)
-
-
-def _scaled(value: float, units: tuple[str, ...], step: int) -> str:
-    """Return a number in the largest unit of which it has at least one."""
-    power = 0
-    while value >= step and power < len(units) - 1:
-        value, power = value / step, power + 1
-    return f"{value:.3g} {units[power]}".rstrip()

@@ -1,7 +1,8 @@
 """A run that its machine cannot hold is refused before it begins, with what it takes and what would help."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from deepnet.data.loader import Batch
 from deepnet.data.prepare import PreparedData
+from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import ConfigError, PlanError
 from deepnet.pipeline.outlook import look_at_updates
 from deepnet.pipeline.plan_run import conditions_of, costs_of
@@ -16,10 +18,11 @@ from deepnet.pipeline.preparing import Report, make_loader
 from deepnet.pipeline.recipe import Recipe
 from deepnet.planning.machine import memory_bytes
 from deepnet.planning.memory import MemoryPlan
+from deepnet.planning.process import process_bytes
+from deepnet.planning.wording import in_bytes
 
 ERROR = 0.1
-"""How far a planned peak may be off, over itself: docs/plan.md has the measurements."""
-_GIB = 2**30
+"""How far a plan may be above what is needed, over itself: docs/plan.md has the measurements."""
 
 
 def refuse_what_cannot_fit(
@@ -27,23 +30,25 @@ def refuse_what_cannot_fit(
 ) -> None:
     """Raise ConfigError where one process on `device` cannot hold the recipe's run; say so where that is close.
 
-    A model that cannot be planned is not refused.
+    A model that cannot be planned is not refused, and one that is far from full is not planned whole.
     """
     _, largest = look_at_updates(make_loader(recipe, data))
-    wanted = _Case("", recipe, largest)
+    wanted, there = _Case("", recipe, largest), memory_bytes(device)
     try:
-        memory = _memory(wanted, data, device)
+        process = process_bytes(conditions_of(recipe, device))
+        plan = partial(_memory, tokenizers=data.tokenizers, device=device, process=process)
+        if _extrapolated(wanted, plan) < there / 2:
+            return
+        memory = plan(wanted)
     except PlanError as error:
         report(f"whether the run fits is not known: {error}")
         return
-    there = memory_bytes(device)
-    if memory.peak * (1 - ERROR) > there:
-        raise ConfigError(
-            _refusal(memory, there, device, _what_helps(wanted, data, device, memory))
-        )
-    if memory.peak * (1 + ERROR) > there:
+    if memory.needed * (1 - ERROR) > there:
+        helps = _what_helps(memory, {case.changed: plan(case) for case in _changes(wanted, device)})
+        raise ConfigError(_refusal(memory, there, device, helps))
+    if memory.peak > there:
         report(
-            f"memory is tight: the plan is {memory.peak / _GIB:.1f} GiB of the {there / _GIB:.1f} that {device} has"
+            f"memory is tight: the plan is {in_bytes(memory.peak)} of the {in_bytes(there)} that {device} has"
         )
 
 
@@ -55,31 +60,46 @@ class _Case(NamedTuple):
     largest: Sequence[Batch]
 
 
-def _memory(case: _Case, data: PreparedData, device: torch.device) -> MemoryPlan:
+def _memory(
+    case: _Case, *, tokenizers: Tokenizers, device: torch.device, process: int
+) -> MemoryPlan:
     conditions = conditions_of(case.recipe, device)
-    return costs_of(case.recipe, data.tokenizers, case.largest, conditions=conditions).memory
+    return costs_of(
+        case.recipe, tokenizers, case.largest, conditions=conditions, process=process
+    ).memory
 
 
-def _refusal(memory: MemoryPlan, there: int, device: torch.device, helps: list[str]) -> str:
-    parts = ", ".join(
-        f"{name} {getattr(memory, name) / _GIB:.2g}"
-        for name in ("weights", "gradients", "optimizer", "average", "activations")
-        if getattr(memory, name)
-    )
-    helped = "; ".join(helps) or "take a smaller model"
+def _extrapolated(wanted: _Case, plan: Callable[[_Case], MemoryPlan]) -> int:
+    """Return the peak by those of one and two layers, as if each stack had as many as the deeper one has."""
+    model = wanted.recipe.model
+    first, second = (plan(_of_layers(wanted, number)).peak for number in (1, 2))
+    return first + (max(model.encoder_layers, model.decoder_layers) - 1) * (second - first)
+
+
+def _of_layers(case: _Case, number: int) -> _Case:
+    """Return a case whose stacks have no more layers than that."""
+    model = case.recipe.model
+    layers = {
+        name: min(getattr(model, name), number) for name in ("encoder_layers", "decoder_layers")
+    }
+    changed = model.model_copy(update=layers)
+    return case._replace(recipe=case.recipe.model_copy(update={"model": changed}))
+
+
+def _refusal(memory: MemoryPlan, there: int, device: torch.device, helps: str) -> str:
+    parts = ", ".join(f"{kind} {in_bytes(size)}" for kind, size in memory.kinds().items() if size)
     return (
-        f"this run needs about {memory.peak / _GIB:.1f} GiB ({parts}), and {device} has {there / _GIB:.1f}: it cannot "
-        f"fit. What would help, with the memory it then needs: {helped}. `deepnet plan` shows all of it"
+        f"this run needs about {in_bytes(memory.needed)} ({parts}), and {device} has {in_bytes(there)}: it cannot fit. "
+        f"What would help, with the memory it then needs: {helps}. `deepnet plan` shows all of it"
     )
 
 
-def _what_helps(
-    wanted: _Case, data: PreparedData, device: torch.device, memory: MemoryPlan
-) -> list[str]:
-    """Return each change that lowers the peak, with the peak it leads to, the lowest first."""
-    found = [(_memory(case, data, device).peak, case.changed) for case in _changes(wanted, device)]
-    lower = sorted(one for one in found if one[0] < memory.peak)
-    return [f"{changed} ({peak / _GIB:.1f} GiB)" for peak, changed in lower]
+def _what_helps(memory: MemoryPlan, changed: Mapping[str, MemoryPlan]) -> str:
+    """Return the changes that lower what is needed, with what that then is, the lowest first."""
+    lower = sorted(
+        (one.needed, said) for said, one in changed.items() if one.needed < memory.needed
+    )
+    return "; ".join(f"{said} ({in_bytes(needed)})" for needed, said in lower) or "a smaller model"
 
 
 def _changes(wanted: _Case, device: torch.device) -> Iterator[_Case]:

@@ -94,7 +94,8 @@ class RunPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return everything for a JSON file."""
         found = asdict(self)
-        found["costs"]["memory"]["peak"] = self.costs.memory.peak
+        memory = self.costs.memory
+        found["costs"]["memory"] |= {"peak": memory.peak, "needed": memory.needed}
         found["disk"]["most"] = self.disk.most
         return {**found.pop("costs"), **found, "fits": self.fits}
 
@@ -114,7 +115,8 @@ def plan_run(
     update, largest = look_at_updates(make_loader(recipe, data))
     end = find_end(recipe, updates_per_epoch=update.per_epoch)
     conditions = conditions_of(recipe, place)
-    costs = costs_of(recipe, data.tokenizers, largest, conditions=conditions)
+    process = process_bytes(conditions)
+    costs = costs_of(recipe, data.tokenizers, largest, conditions=conditions, process=process)
     there = memory_bytes(place)
     fits = costs.memory.peak <= there
     return RunPlan(
@@ -146,11 +148,16 @@ def conditions_of(recipe: Recipe, device: torch.device) -> Conditions:
 
 
 def costs_of(
-    recipe: Recipe, tokenizers: Tokenizers, largest: Sequence[Batch], *, conditions: Conditions
+    recipe: Recipe,
+    tokenizers: Tokenizers,
+    largest: Sequence[Batch],
+    *,
+    conditions: Conditions,
+    process: int,
 ) -> Costs:
-    """Return the costs of a recipe's model on its largest micro-batches, in this process."""
+    """Return the costs of a recipe's model on its largest micro-batches, in a process that held so many bytes."""
     build = partial(build_model, recipe, tokenizers)
-    return find_costs(build, largest, conditions=conditions, process=process_bytes(conditions))
+    return find_costs(build, largest, conditions=conditions, process=process)
 
 
 def _choices(recipe: Recipe, *, asked: str, device: torch.device) -> list[Choice]:

@@ -32,15 +32,19 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
 _BY_WEIGHTS = (_aten.mm, _aten.addmm)
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the operations inside its context: bytes held by kind, now and at the moment of the most, and FLOPs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.held: Counter[str] = Counter()
         """Bytes by kind."""
         self.most: Counter[str] = Counter()
         """The same when most was held of all kinds together."""
+        self.largest = 0
+        """Bytes of the largest piece of memory that was unclaimed."""
+        self.made = 0
+        """Bytes of all such pieces together, those that are gone included."""
         self.flops: Counter[str] = Counter()
         """Multiplications and additions of products: "weights" of matrices with rows, "attention" of batches."""
         self._pieces: dict[int, tuple[str, int, weakref.ref[Any]]] = {}
@@ -80,6 +84,9 @@ class LiveBytes(TorchDispatchMode):
         # torch keeps the Python object of a storage for as long as the storage itself
         self._pieces[key] = kind, size, weakref.ref(storage, partial(self._leave, key))
         self.held[kind] += size
+        if kind == UNCLAIMED:
+            self.largest = max(self.largest, size)
+            self.made += size
         if self.held.total() > self.most.total():
             self.most = self.held.copy()
 

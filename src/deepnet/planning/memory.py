@@ -11,8 +11,20 @@ from deepnet.planning.optimizer_bytes import step_bytes
 from deepnet.planning.rehearsal import GRADIENTS, WEIGHTS, Conditions, Rehearsal
 
 # measured: docs/plan.md
-_PER_TENSOR, _AT_LEAST = 2_600, 2_600_000
+_PER_TENSOR, _AT_LEAST = 2_600, 4_600_000
 """Bytes of main memory that torch and Python take beside the numbers: for each tensor that stays, and in any case."""
+_LEFT_BY_HEAP = 0.21
+"""What glibc's heap leaves unused, over the bytes of all activations that a forward pass makes."""
+_KINDS = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "average",
+    "activations",
+    "objects",
+    "heap",
+    "process",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +41,9 @@ class MemoryPlan:
     activations: int
     """What the forward pass of the largest micro-batch keeps for the backward pass, in the run's precision."""
     objects: int
-    """What Python and torch's allocator take beside the numbers at the peak; in main memory only."""
+    """What Python and torch take beside the numbers; in main memory only."""
+    heap: int
+    """What the C library's heap leaves unused between the tensors; in main memory only."""
     process: int
     """What this process held before: Python, torch, the text; in main memory only."""
     at_peak: Mapping[str, int]
@@ -40,7 +54,16 @@ class MemoryPlan:
     @property
     def peak(self) -> int:
         """Return the most bytes held at once, of everything."""
+        return self.needed + self.heap
+
+    @property
+    def needed(self) -> int:
+        """Return the same with a heap that leaves nothing unused, below which no run can be."""
         return sum(self.at_peak.values()) + self.objects + self.process
+
+    def kinds(self) -> dict[str, int]:
+        """Return the bytes of each kind; they need not all be there at the peak."""
+        return {name: getattr(self, name) for name in _KINDS}
 
 
 def plan_memory(
@@ -75,11 +98,17 @@ def plan_memory(
         gradients=rehearsal.gradients,
         activations=rehearsal.activations,
         objects=0 if on_card else _AT_LEAST + _PER_TENSOR * num_tensors,
+        heap=0 if on_card else _left_by_heap(rehearsal, recompute=conditions.training.recompute),
         process=0 if on_card else process,
         at_peak=in_passes if passes_need_more else in_step,
         moment="passes" if passes_need_more else "step",
         **kept,
     )
+
+
+def _left_by_heap(rehearsal: Rehearsal, *, recompute: bool) -> int:
+    """Return what glibc's heap leaves unused, as fitted to runs; recompute leaves a place for the logits besides."""
+    return int(_LEFT_BY_HEAP * rehearsal.made_forward) + rehearsal.largest * recompute
 
 
 def _bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -52,6 +52,10 @@ class Rehearsal:
     """What the forward pass keeps for the backward pass, when the loss is known."""
     most: Mapping[str, int]
     """By kind when most is held; of the activations, with what is needed for that moment."""
+    largest: int
+    """The largest piece of the activations, as a rule the logits."""
+    made_forward: int
+    """Bytes of all activations that the forward pass makes, those that it drops at once included."""
     forward_flops: int
     backward_flops: int
     """With what is computed again, where training.recompute says so."""
@@ -65,14 +69,19 @@ def without_memory(device: torch.device) -> Iterator[FakeTensorMode]:
 
     Raises PlanError where the code inside asks for a number.
     """
+    told = failures_told("it does not run on tensors without numbers")
+    with told, FakeTensorMode() as mode, torch.device(device):
+        yield mode
+
+
+@contextmanager
+def failures_told(what: str) -> Iterator[None]:
+    """Raise PlanError for what goes wrong in the model's code inside, saying `what` that means."""
     try:
-        with FakeTensorMode() as mode, torch.device(device):
-            yield mode
-    except (RuntimeError, NotImplementedError) as error:
+        yield
+    except (RuntimeError, NotImplementedError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PlanError(
-            f"this model cannot be planned, as it does not run on tensors without numbers: {reason}"
-        ) from error
+        raise PlanError(f"this model cannot be planned, as {what}: {reason}") from error
 
 
 def rehearse(
@@ -82,17 +91,20 @@ def rehearse(
 
     The parameters' gradients are left as they are after the passes.
     """
-    live, known = LiveBytes(), {}
+    live = LiveBytes()
+    known: dict[str, int] = {}
     live.claim([*model.parameters(), *model.buffers()], WEIGHTS)
     _follow_gradients(model, live, are_there=conditions.accumulates)
     compute = token_loss(label_smoothing=conditions.training.label_smoothing)
-    faked = _faked(batch, mode)
+    faked = _faked(batch, mode).to(conditions.device)
 
     def loss(module: nn.Module) -> Tensor:
         found = compute(module, faked)
-        known.update(forward_flops=live.flops.total())
+        known.update(forward_flops=live.flops.total(), made_forward=live.made)
         # not yet: what autocast has cast of the weights is let go after the loss
-        found.register_hook(lambda _: known.update(activations=live.held[UNCLAIMED]))
+        found.register_hook(  # type: ignore[no-untyped-call]
+            lambda _: known.update(activations=live.held[UNCLAIMED])
+        )
         return found
 
     with _recomputing(model, conditions.training), live:
@@ -101,6 +113,7 @@ def rehearse(
         weights=live.held[WEIGHTS],
         gradients=live.held[GRADIENTS],
         most=dict(live.most),
+        largest=live.largest,
         backward_flops=live.flops.total() - known["forward_flops"],
         attention_flops=live.flops["attention"],
         **known,
@@ -131,7 +144,7 @@ def _follow_gradients(model: Transformer, live: LiveBytes, *, are_there: bool) -
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter) if are_there else None
         claim(parameter)
-        parameter.register_post_accumulate_grad_hook(claim)
+        parameter.register_post_accumulate_grad_hook(claim)  # type: ignore[no-untyped-call]
 
 
 def _faked(batch: Batch, mode: FakeTensorMode) -> Batch:

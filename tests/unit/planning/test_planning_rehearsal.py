@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 SCALARS = 16
 """Bytes of the loss divided, and of the gradient that the backward pass begins with."""
 SHAPE = {
-    "encoder_layers": 3, "decoder_layers": 3, "d_model": 16, "ffn_dim": 32, "num_heads": 2,
+    "encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "ffn_dim": 32, "num_heads": 2,
     "vocab_size": 30, "dropout": 0.1,
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from torch import nn
 from deepnet.errors import ConfigError
 from deepnet.training.batches import updates_from
 from deepnet.training.config import TrainingConfig
-from deepnet.training.engine.precision import resolve_precision
+from deepnet.training.engine.precision import reason_for_auto, resolve_precision
 from deepnet.training.engine.recompute import recomputed
 from deepnet.training.interruption import Interruption
 from deepnet.training.optimization.averaging import MovingAverage, average_tensors
@@ -45,6 +45,15 @@ def test_precision_is_the_type_of_a_product(monkeypatch, name, width, able, expe
     with precision.autocast():
         assert nn.Linear(2, 2)(torch.zeros(1, 2)).dtype == expected
     assert not precision.scaler().is_enabled()
+
+
+@pytest.mark.parametrize(
+    ("width", "able", "said"),
+    [(511, True, "below d_model 512"), (512, True, "has products"), (512, False, "lacks products")],
+)
+def test_the_reason_for_a_precision_is_that_of_the_rule(monkeypatch, width, able, said):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": able})
+    assert said in reason_for_auto(device=CPU, width=width)
 
 
 def test_fp16_on_a_cpu_is_refused():
