@@ -25,7 +25,7 @@ def test_schemes_json(cli):
         assert set(row) >= {"name", "summary", "equation", "source", "architectures", "folds_to"}
         assert row["changes"] in CHANGES
         assert row["summary"].endswith(".")
-        assert re.search(r"arXiv|ACL|ICML", row["source"])
+        assert re.search(r"arXiv|ACL|ICML|\w+/\w+", row["source"])  # a paper, or a repository
     by_name = {row["name"]: row for row in found}
     assert by_name["branchnorm"]["folds_to"] == "post_ln"
     # a vector of 512 at 2 * 4 + 3 * 4 sites

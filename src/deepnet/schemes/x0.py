@@ -2,8 +2,8 @@
 
     x0 = LN(embedding), x = x0;   before layer l:  x <- r_l x + z_l x0;   then x <- x + f(LN(x)) at every site
 
-Source: the x0 switch of two public speed runs, KellerJordan/modded-nanogpt (record of 2024-11-10) and nanochat, for a
-decoder; encoders and, per stack, encoder-decoders are ours.
+Source: the x0 switch of two public speed runs, KellerJordan/modded-nanogpt (record of 2024-11-10) and
+karpathy/nanochat, for a decoder; encoders and, per stack, encoder-decoders are ours.
 Cost: as pre_ln, one norm and two numbers per layer more per stack, and a second tensor of the stream's size.
 Differs: the norm of the embedding is the model's own, where both sources have one without a gain. nanochat trains r and
 z at Adam rates of 0.005 and 0.5; here they learn at the rate of everything else, and are not decayed.
@@ -39,7 +39,7 @@ class Scheme(ResidualScheme):
     """Pre-LN layers that each scale the stream and mix the normed embedding into it again."""
 
     equation: ClassVar[str] = "x <- r_l x + z_l x0 before layer l, x <- x + f(LN(x))"
-    source: ClassVar[str] = "modded-nanogpt, 2024-11-10; nanochat"
+    source: ClassVar[str] = "KellerJordan/modded-nanogpt, karpathy/nanochat"
     changes: ClassVar[Change] = "stream"
     grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
 
