@@ -39,7 +39,7 @@ class Scheme(ResidualScheme):
     """Pre-LN layers that each scale the stream and mix the normed embedding into it again."""
 
     equation: ClassVar[str] = "x <- r_l x + z_l x0 before layer l, x <- x + f(LN(x))"
-    source: ClassVar[str] = "KellerJordan/modded-nanogpt, karpathy/nanochat"
+    source: ClassVar[str] = "KellerJordan/modded-nanogpt 2024, karpathy/nanochat"
     changes: ClassVar[Change] = "stream"
     grew_out_of: ClassVar[tuple[str, ...]] = ("pre_ln",)
 
