@@ -16,8 +16,8 @@ BESIDE = "post_ln"
 def scheme_sheet(name: str) -> dict[str, Any]:
     """Return everything about a scheme of the catalogue, or about one of your own, "module:Class".
 
-    Beside its row of `scheme_catalogue`: what is written in its file, led_to, warmup, options, refused (options and
-    message), cost (over post_ln's) and evidence of ours. Raises ConfigError for an unknown name.
+    Beside its row of `scheme_catalogue`: what is written in its file, led_to, restriction, warmup, options, refused
+    (options and message), cost (over post_ln's) and evidence of ours. Raises ConfigError for an unknown name.
     """
     kind, row = scheme_class(name), catalogue_row(name)
     refused = refused_options(name).items()
@@ -25,6 +25,7 @@ def scheme_sheet(name: str) -> dict[str, Any]:
         **row,
         "written": read_docstring(kind),
         "led_to": led_to(name),
+        "restriction": kind.restriction,
         "warmup": kind.warmup,
         "options": list_options(kind),
         "refused": [{"options": options, "message": message} for message, options in refused],
