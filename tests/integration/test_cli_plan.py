@@ -108,3 +108,32 @@ def test_a_run_that_nearly_fills_the_memory_is_told_so(cli, corpus, cache, tmp_p
     result = cli("train", corpus / "recipe.toml", *run)
     assert result.code == 0, result.err
     assert "memory is tight" in result.out
+
+
+SCHEME = """
+from dataclasses import dataclass
+
+from deepnet.schemes import deepnorm
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme(deepnorm.Scheme):
+    \"\"\"DeepNorm that is defined for two layers alone.\"\"\"
+
+    def stack(self, context):
+        if context.num_layers != 2:
+            return 1 / (context.num_layers - context.num_layers)
+        return super().stack(context)
+"""
+
+
+def test_a_scheme_that_is_defined_at_its_depth_alone_is_trained(
+    cli, corpus, cache, tmp_path, monkeypatch
+):
+    (tmp_path / "of_two.py").write_text(SCHEME)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = cli(
+        "train", corpus / "recipe.toml", "scheme.name=of_two:Scheme", "model.encoder_layers=2",
+        "model.decoder_layers=2", "training.max_steps=1", "--cache", cache, "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert "whether the run fits is not known" not in result.out

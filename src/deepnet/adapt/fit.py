@@ -176,5 +176,7 @@ def _end_reasons(stack: FoundStack, ends: Ends, context: StackContext) -> Iterat
         yield "it scales the embeddings' rows"
     if ends.exit_scale != ONE or ends.exit_shift is not None or ends.logit_scale != ONE:
         yield "it scales or shifts what the stack or the projection returns"
+    if ends.merge is not None:
+        yield "a trained module makes one tensor of the stack's last state"
     if ends.init != embedding_init(context) or ends.policy:
         yield "it treats the embeddings in a way of its own"

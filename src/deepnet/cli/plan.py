@@ -36,7 +36,7 @@ def plan(
     """Tell what a run would take, before it begins: parameters, FLOPs, memory, disk and time.
 
     Prepares the text. Memory is found without any, by running both passes on tensors that have shapes and no numbers;
-    time by timing a few layers. `deepnet train` refuses what this says cannot fit.
+    time by timing a few layers. `deepnet train` refuses what this says does not fit.
     """
     from deepnet.pipeline.plan_run import plan_run
     from deepnet.pipeline.recipe import load_recipe
@@ -103,7 +103,7 @@ def _disk_rows(found: "RunPlan") -> Iterator[Row]:
 def _describe_fit(found: "RunPlan") -> str:
     largest, memory = found.largest, found.costs.memory
     when = "both passes" if memory.moment == "passes" else "the step of the weights"
-    fits = "fits in" if found.fits else "does not fit in"
+    fits = "is tight in" if found.is_tight else "fits in" if found.fits else "does not fit in"
     return (
         f"the peak is in {when}, on {largest['sentences']} sentences of up to {largest['source_length']} and "
         f"{largest['target_length']} tokens in {found.precision}; it {fits} the {in_bytes(found.device_bytes)} of "

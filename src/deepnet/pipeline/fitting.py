@@ -21,8 +21,7 @@ from deepnet.planning.memory import MemoryPlan
 from deepnet.planning.process import process_bytes
 from deepnet.planning.wording import in_bytes
 
-ERROR = 0.1
-"""How far a plan may be above what is needed, over itself: docs/plan.md has the measurements."""
+_STACKS = ("encoder_layers", "decoder_layers")
 
 
 def refuse_what_cannot_fit(
@@ -30,22 +29,24 @@ def refuse_what_cannot_fit(
 ) -> None:
     """Raise ConfigError where one process on `device` cannot hold the recipe's run; say so where that is close.
 
-    A model that cannot be planned is not refused, and one that is far from full is not planned whole.
+    A model that cannot be planned is not refused, and one that is far from full is not planned whole. On a card, where
+    plans have not been held against runs, nothing is refused.
     """
     _, largest = look_at_updates(make_loader(recipe, data))
     wanted, there = _Case("", recipe, largest), memory_bytes(device)
     try:
         process = process_bytes(conditions_of(recipe, device))
         plan = partial(_memory, tokenizers=data.tokenizers, device=device, process=process)
-        if _extrapolated(wanted, plan) < there / 2:
+        if _is_far_from_full(wanted, plan, there):
             return
+        report("planning the memory of this run, as it may not fit")
         memory = plan(wanted)
+        if memory.exceeds(there) and device.type == "cpu":
+            helps = _what_helps(memory, _needed_after_changes(wanted, plan, device))
+            raise ConfigError(_refusal(memory, there, device, helps))
     except PlanError as error:
         report(f"whether the run fits is not known: {error}")
         return
-    if memory.needed * (1 - ERROR) > there:
-        helps = _what_helps(memory, {case.changed: plan(case) for case in _changes(wanted, device)})
-        raise ConfigError(_refusal(memory, there, device, helps))
     if memory.peak > there:
         report(
             f"memory is tight: the plan is {in_bytes(memory.peak)} of the {in_bytes(there)} that {device} has"
@@ -60,6 +61,9 @@ class _Case(NamedTuple):
     largest: Sequence[Batch]
 
 
+_Plan = Callable[[_Case], MemoryPlan]
+
+
 def _memory(
     case: _Case, *, tokenizers: Tokenizers, device: torch.device, process: int
 ) -> MemoryPlan:
@@ -69,21 +73,40 @@ def _memory(
     ).memory
 
 
-def _extrapolated(wanted: _Case, plan: Callable[[_Case], MemoryPlan]) -> int:
-    """Return the peak by those of one and two layers, as if each stack had as many as the deeper one has."""
-    model = wanted.recipe.model
-    first, second = (plan(_of_layers(wanted, number)).peak for number in (1, 2))
-    return first + (max(model.encoder_layers, model.decoder_layers) - 1) * (second - first)
+def _is_far_from_full(wanted: _Case, plan: _Plan, there: int) -> bool:
+    """Return whether half of the memory would do, by a few layers; not where the scheme has no such depth."""
+    try:
+        return _extrapolated(wanted, lambda case: plan(case).peak) < there / 2
+    except PlanError:
+        return False
 
 
-def _of_layers(case: _Case, number: int) -> _Case:
-    """Return a case whose stacks have no more layers than that."""
-    model = case.recipe.model
-    layers = {
-        name: min(getattr(model, name), number) for name in ("encoder_layers", "decoder_layers")
+def _needed_after_changes(wanted: _Case, plan: _Plan, device: torch.device) -> dict[str, int]:
+    """Return what is needed after each change that may lower it, by a few layers."""
+    return {
+        case.changed: _extrapolated(case, lambda one: plan(one).needed)
+        for case in _changes(wanted, device)
     }
-    changed = model.model_copy(update=layers)
-    return case._replace(recipe=case.recipe.model_copy(update={"model": changed}))
+
+
+def _extrapolated(case: _Case, measure: Callable[[_Case], int]) -> int:
+    """Return a measure of a case by that of one layer a stack and of a second one in each, which every other adds."""
+    depths: dict[str, int] = {
+        name: depth for name in _STACKS if (depth := getattr(case.recipe.model, name))
+    }
+    shallow = dict.fromkeys(depths, 1)
+    least = measure(_of_layers(case, shallow))
+    return least + sum(
+        (depth - 1) * (measure(_of_layers(case, {**shallow, name: 2})) - least)
+        for name, depth in depths.items()
+        if depth > 1
+    )
+
+
+def _of_layers(case: _Case, layers: Mapping[str, int]) -> _Case:
+    """Return a case with other numbers of layers."""
+    model = case.recipe.model.model_copy(update=layers)
+    return case._replace(recipe=case.recipe.model_copy(update={"model": model}))
 
 
 def _refusal(memory: MemoryPlan, there: int, device: torch.device, helps: str) -> str:
@@ -94,11 +117,9 @@ def _refusal(memory: MemoryPlan, there: int, device: torch.device, helps: str) -
     )
 
 
-def _what_helps(memory: MemoryPlan, changed: Mapping[str, MemoryPlan]) -> str:
+def _what_helps(memory: MemoryPlan, changed: Mapping[str, int]) -> str:
     """Return the changes that lower what is needed, with what that then is, the lowest first."""
-    lower = sorted(
-        (one.needed, said) for said, one in changed.items() if one.needed < memory.needed
-    )
+    lower = sorted((needed, said) for said, needed in changed.items() if needed < memory.needed)
     return "; ".join(f"{said} ({in_bytes(needed)})" for needed, said in lower) or "a smaller model"
 
 

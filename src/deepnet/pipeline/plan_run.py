@@ -88,8 +88,13 @@ class RunPlan:
 
     @property
     def fits(self) -> bool:
-        """Return whether the peak is within the memory there is."""
-        return self.costs.memory.peak <= self.device_bytes
+        """Return whether training would not refuse it: the memory there is may hold what is needed."""
+        return not self.costs.memory.exceeds(self.device_bytes)
+
+    @property
+    def is_tight(self) -> bool:
+        """Return whether it fits, and the plan's peak does not."""
+        return self.fits and self.costs.memory.peak > self.device_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for a JSON file."""
@@ -97,7 +102,7 @@ class RunPlan:
         memory = self.costs.memory
         found["costs"]["memory"] |= {"peak": memory.peak, "needed": memory.needed}
         found["disk"]["most"] = self.disk.most
-        return {**found.pop("costs"), **found, "fits": self.fits}
+        return {**found.pop("costs"), **found, "fits": self.fits, "is_tight": self.is_tight}
 
 
 def plan_run(
@@ -118,7 +123,7 @@ def plan_run(
     process = process_bytes(conditions)
     costs = costs_of(recipe, data.tokenizers, largest, conditions=conditions, process=process)
     there = memory_bytes(place)
-    fits = costs.memory.peak <= there
+    fits = not costs.memory.exceeds(there)
     return RunPlan(
         device=str(place),
         device_bytes=there,

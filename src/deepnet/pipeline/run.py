@@ -145,7 +145,7 @@ def _settle(
         size = sized_model(recipe.model, data.tokenizers).vocab_size
         recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
     _check_held_out(recipe, data)
-    if ranks.world_size == 1 and recipe.training.engine != "sharded":
+    if not resume and ranks.world_size == 1 and recipe.training.engine != "sharded":
         refuse_what_cannot_fit(recipe, data, device=ranks.device, report=report)
     recorded = run.read_recipe() if resume else None
     tokenization = settle_tokenization(

@@ -15,6 +15,8 @@ _PER_TENSOR, _AT_LEAST = 2_600, 4_600_000
 """Bytes of main memory that torch and Python take beside the numbers: for each tensor that stays, and in any case."""
 _LEFT_BY_HEAP = 0.21
 """What glibc's heap leaves unused, over the bytes of all activations that a forward pass makes."""
+ERROR = 0.1
+"""How far a plan may be above what is needed, over itself: docs/plan.md has the measurements."""
 _KINDS = (
     "weights",
     "gradients",
@@ -50,6 +52,10 @@ class MemoryPlan:
     """What the numbers are of when most is held."""
     moment: Literal["passes", "step"]
     """When that is: in both passes, or while the weights take the step."""
+
+    def exceeds(self, there: int) -> bool:
+        """Return whether so many bytes cannot hold what is needed, even if the plan is off by as much as it may be."""
+        return self.needed * (1 - ERROR) > there
 
     @property
     def peak(self) -> int:

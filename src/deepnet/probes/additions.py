@@ -48,6 +48,7 @@ class AdditionProbe(ForwardProbe):
     ) -> None:
         """Take the terms of the addition, or the stream before and after where it makes none."""
         on_method(residual, "add", partial(self._add, place, residual), hooks)
+        on_method(residual, "drop_and_add", partial(self._sum, place, residual), hooks)
         if found.part.peek is not None:
             on_input(found.part.owner, partial(self._start, place, found), hooks)
             on_output(found.part.owner, partial(self._end, place, found), hooks)
@@ -77,6 +78,14 @@ class AdditionProbe(ForwardProbe):
         self._skips.pop(place, None)
         skip, added = scaled(skip, residual.skip), scaled(added, residual.branch_scale)
         self._see(place, skip, added)
+
+    def _sum(
+        self, place: Place, residual: Residual, total: Tensor, skip: Tensor, _: Tensor
+    ) -> None:
+        """Take the branch's term, of which some is dropped, as what the sum has beside the skip."""
+        self._skips.pop(place, None)
+        skip = wide(scaled(skip, residual.skip))
+        self._see(place, skip, wide(total) - skip)
 
     def _start(self, place: Place, found: FoundSite, state: Any) -> None:
         self._skips[place] = peeked(found, state)

@@ -37,7 +37,9 @@ def _values(hint: Any) -> list[Any]:
         return list(get_args(hint))
     if NoneType in get_args(hint):
         return [value for one in get_args(hint) if one is not NoneType for value in _values(one)]
-    return [False, True] if hint is bool else [hint(-1)]
+    if hint is bool:
+        return [False, True]
+    return [hint(-1)] if hint in (int, float) else []
 
 
 def _refusals(name: str, options: dict[str, Any]) -> Iterator[str]:

@@ -63,7 +63,9 @@ def _catch_up(session: Session) -> None:
     if session.trained.guard.config.watches:
         return
     state = session.state
+    began = session.watch.seconds()
     loss, gradient_norm = session.unread.take(session.ranks.total)
+    state.window.seconds += session.watch.seconds() - began  # the device works on what it was given
     state.window.loss += loss
     state.window.gradient_norm += gradient_norm
     if not (math.isfinite(state.window.loss) and math.isfinite(state.window.gradient_norm)):

@@ -61,14 +61,17 @@ class Residual(nn.Module, ResidualSite):
 
     def forward(self, skip: Tensor, y: Tensor) -> Tensor:
         """Return the stream after the branch's output `y`, all [B, T, D]: what `add` makes of what `leave` returns."""
-        branch_scale = self.branch_scale
-        if not self.training or self.dropout == 0.0 or isinstance(branch_scale, nn.Module):
+        if not self.training or self.dropout == 0.0 or isinstance(self.branch_scale, nn.Module):
             return self.add(skip, self.leave(y))
-        if self.out is not None:
-            y = self.out(y)
-        skip, alpha = _scaled_skip(skip, self.skip)
-        x = dropped_sum(skip, y, self.dropout, skip_scale=alpha, branch_scale=branch_scale)
+        x = self.drop_and_add(skip, y if self.out is None else self.out(y))
         return x if self.post is None else self.post(x)
+
+    def drop_and_add(self, skip: Tensor, y: Tensor) -> Tensor:
+        """Return skip_scale * skip + branch_scale * dropout(y), all [B, T, D], where the branch's scale is a number."""
+        skip, alpha = _scaled_skip(skip, self.skip)
+        scale = self.branch_scale
+        assert not isinstance(scale, nn.Module)
+        return dropped_sum(skip, y, self.dropout, skip_scale=alpha, branch_scale=scale)
 
 
 def add_scaled(

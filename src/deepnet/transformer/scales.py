@@ -6,6 +6,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from deepnet.errors import ConfigError
 from deepnet.schemes.base import Constant, Learned, Scale, Scheduled, Site, SitePlan
 from deepnet.transformer.materialise import DerivedBuffers
 
@@ -124,17 +125,27 @@ class ScaleBuilder:
             "skip": len({plan.skip for plan in plans}) > 1,
             "branch": len({plan.branch_scale for plan in plans}) > 1,
         }
-        self._shared: dict[tuple[str, str], LearnedScale] = {}
+        self._shared: dict[tuple[str, str], tuple[Learned, LearnedScale]] = {}
 
     def make(self, plan: Scale, *, width: int, site: Site, use: str) -> nn.Module | float:
-        """Return the scale of one use ("skip", "branch", "heads", ...) at one site."""
+        """Return the scale of one use ("skip", "branch", "heads", ...) at one site.
+
+        Raises ConfigError where a name stands for two scales that differ.
+        """
         if isinstance(plan, Constant):
             return FixedScale(plan.value) if self._varies.get(use, True) else plan.value
         if isinstance(plan, Scheduled):
             return ScheduledScale(plan)
         key = {"site": f"site {site.index}", "layer": f"layer {site.layer}", "stack": "stack"}
         shared = (plan.name or use, key[plan.scope])
-        return self._shared.setdefault(shared, learned_scale(plan, width))
+        if shared not in self._shared:
+            self._shared[shared] = (plan, learned_scale(plan, width))
+        first, scale = self._shared[shared]
+        if plan.name and first != plan:
+            raise ConfigError(
+                f"two scales are called '{plan.name}' and differ: {first} and {plan}; give them names of their own"
+            )
+        return scale
 
 
 def end_scale(plan: Scale, width: int) -> nn.Module | None:

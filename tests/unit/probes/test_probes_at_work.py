@@ -22,6 +22,7 @@ from deepnet.errors import AdaptError
 from deepnet.probes.place import Place
 from deepnet.schemes.catalogue import list_schemes, load_scheme
 from deepnet.training.engine.recompute import recomputed
+from deepnet.transformer.models import Transformer, TransformerConfig
 
 PROBES = (
     AttentionEntropy, BranchRatio, LogitScale, NormInput, Similarity, Sparsity, TokenMeanEnergy,
@@ -326,3 +327,20 @@ def test_adopted_scales_are_those_of_the_addition(zoo):
 def test_a_model_that_is_not_known_is_refused():
     with pytest.raises(AdaptError, match="none of the models"):
         NormInput(nn.Sequential(nn.Linear(2, 2)))
+
+
+@pytest.mark.parametrize("scheme", ["deepnorm", "post_ln", "pre_ln"])
+def test_a_model_in_training_has_the_terms_of_its_additions_read(scheme):
+    """Dropout so rare that nothing is dropped: training must read what evaluation does."""
+    config = TransformerConfig(
+        architecture="encoder_only", encoder_layers=3, decoder_layers=0, d_model=16, ffn_dim=32,
+        num_heads=2, vocab_size=30, dropout=1e-9,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, ids = Transformer(config, load_scheme(scheme)), torch.randint(1, 29, (2, 7))
+    found = []
+    for mode in (True, False):
+        with BranchRatio(model.train(mode)) as probe:
+            model(ids)
+        found.append(probe.readings())
+    close(found[:1], found[1:], rel=1e-5)
