@@ -143,6 +143,7 @@ def test_another_site_is_chosen_and_its_numbers_are_a_table(page: Visit) -> None
     assert "self-attention, q" in label
     assert label != before
     page.page.click("#numbers-gradient_norm-encoder-0 > summary")
+    page.page.wait_for_selector("#numbers-gradient_norm-encoder-0 tr")
     rows = page.page.eval_on_selector_all(
         "#numbers-gradient_norm-encoder-0 tr", "all => all.map(e => e.innerText.split('\\t'))"
     )
