@@ -3,7 +3,7 @@
 import equations
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
+from recomputing import check_recompute
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.attn_res import Scheme
@@ -100,16 +100,7 @@ def test_what_a_branch_returns_in_bf16_is_kept_in_the_type_of_the_stream(make_mo
 
 def test_recompute_gives_the_same_gradients(make_model, sentences):
     model = make_model("attn_res", {"block_sites": 2})
-    model(*sentences).logsumexp(-1).sum().backward()
-    expected = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    for stack in model.stacks():
-        for layer in stack.layers:
-            forward = layer.forward
-            layer.forward = lambda *args, f=forward: checkpoint(f, *args, use_reentrant=False)
-    model(*sentences).logsumexp(-1).sum().backward()
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-12, atol=1e-12)
+    check_recompute(model, sentences)
 
 
 def test_what_the_backward_pass_keeps_grows_linearly_with_depth(make_model):

@@ -3,7 +3,7 @@
 import equations
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
+from recomputing import check_recompute
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.denseformer import Scheme
@@ -84,16 +84,7 @@ def test_recompute_gives_the_same_gradients(make_model, sentences):
         for stack in model.stacks():
             for row in _rows(stack):
                 row.normal_()
-    model(*sentences).logsumexp(-1).sum().backward()
-    expected = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    for stack in model.stacks():
-        for layer in stack.layers:
-            forward = layer.forward
-            layer.forward = lambda *args, f=forward: checkpoint(f, *args, use_reentrant=False)
-    model(*sentences).logsumexp(-1).sum().backward()
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-12, atol=1e-12)
+    check_recompute(model, sentences)
 
 
 @pytest.mark.parametrize("name", ["dilation", "period"])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
+from recomputing import check_recompute
 
 from deepnet.transformer.inputs import Inputs
 
@@ -38,16 +38,7 @@ def test_no_call_leaves_anything_behind(make_model, sentences, placement):
 @both
 def test_recompute_gives_the_same_gradients(make_model, sentences, placement):
     model = make_model("dlcl", {"placement": placement})
-    model(*sentences).logsumexp(-1).sum().backward()
-    expected = [parameter.grad.clone() for parameter in model.parameters()]
-    model.zero_grad()
-    for stack in model.stacks():
-        for layer in stack.layers:
-            forward = layer.forward
-            layer.forward = lambda *args, f=forward: checkpoint(f, *args, use_reentrant=False)
-    model(*sentences).logsumexp(-1).sum().backward()
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-12, atol=1e-12)
+    check_recompute(model, sentences)
 
 
 @both
