@@ -17,9 +17,10 @@ Groups of cells on Multi30k by the recipe of the grid of schemes (300 updates un
     optimizers multipliers 10, 30 and 100 under AdamW, SGD and LAMB
     duration   the rule in 1,200 and 4,800 updates
     schemes    every scheme of the grid with the ends it had and the default of today
-    one_text   next token and masked tokens, the ends they had and the default
+    one_text   next token and masked tokens, the ends they had and the default, under rotary angles and sinusoids
 
-From `factor` on all have rotary angles, which fast rows do not outgrow; `settling` and `mechanism` have sinusoids.
+From `factor` on all but those named otherwise have rotary angles, which fast rows do not outgrow; `settling` and
+`mechanism` have sinusoids.
 Each variant is compared with `old` of the same setting at the same seed; the interval is Student's, 95%, over the
 differences. No cell of `settling` is in another group: other text, other seeds.
 """
@@ -265,6 +266,10 @@ def all_cells() -> list[Cell]:
     }
     default = {"old": (OLD,), "default": ()}
     masked = ("model.architecture=encoder_only", *layers(18, 0))
+    one_text = {
+        **{name: (ROTARY, *ends) for name, ends in default.items()},
+        **{f"sinusoids, {name}": ends for name, ends in default.items()},
+    }
     return [
         *settling_cells(),
         *cells_of("mechanism", {"18 + 18 layers": ()}, MECHANISM),
@@ -274,7 +279,7 @@ def all_cells() -> list[Cell]:
         *cells_of("optimizers", rotary(OPTIMIZERS), {"old": (OLD,), **same_decay}),
         *cells_of("duration", rotary(DURATIONS), {"old": (OLD,), "the rule": ()}),
         *cells_of("schemes", rotary({n: OPTIONS.get(n, ()) for n in translators}), default),
-        *cells_of("one_text", rotary({"next token": (), "masked tokens": masked}), default),
+        *cells_of("one_text", {"next token": (), "masked tokens": masked}, one_text),
     ]
 
 

@@ -12,7 +12,7 @@ from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import Constant
 from deepnet.schemes.catalogue import TrustCode, check_trusted, describe_scheme
 from deepnet.training.checkpoint.resume import list_changes
-from deepnet.transformer.config import started_as
+from deepnet.transformer.config import completed_by
 from deepnet.transformer.models import Transformer
 
 
@@ -28,7 +28,7 @@ def with_vocabulary_of(recipe: Recipe, start_from: str | Path, trust_code: Trust
     files = map(str, model_files(folder))
     given = dict(zip(MODEL_FIELDS, files, strict=False))  # one of them where both sides share it
     tokenizer = build(TokenizerConfig, given, where="tokenizer")
-    model = started_as(recipe.model, config.model)
+    model = completed_by(recipe.model, config.model)
     return recipe.model_copy(update={"tokenizer": tokenizer, "model": model})
 
 

@@ -20,7 +20,7 @@ from deepnet.pipeline.preparing import (
     sized_model,
 )
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.settling import settle_ends
+from deepnet.pipeline.settling import settle_model
 from deepnet.planning.machine import most_held_bytes
 from deepnet.schemes.coefficients import coefficients
 from deepnet.training.engine.precision import resolve_precision
@@ -78,7 +78,7 @@ def inspect_recipe(
     place = choose_device(device)
     data = prepare_data(recipe, cache=cache, report=report)
     size = sized_model(recipe.model, data.tokenizers).vocab_size
-    recipe = settle_ends(recipe, vocab_size=size, report=report)
+    recipe = settle_model(recipe, vocab_size=size, report=report)
     model = build_model(recipe, data.tokenizers)
     initialization = initialization_report(model)
     update, largest = look_at_updates(make_loader(recipe, data))

@@ -22,7 +22,7 @@ from deepnet.pipeline.preparing import (
     sized_model,
 )
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.settling import settle_ends
+from deepnet.pipeline.settling import settle_model
 from deepnet.planning.costs import Costs, find_costs
 from deepnet.planning.machine import memory_bytes
 from deepnet.planning.process import process_bytes
@@ -116,7 +116,7 @@ def plan_run(
     place = choose_device(device)
     data = prepare_data(recipe, cache=cache, report=report)
     size = sized_model(recipe.model, data.tokenizers).vocab_size
-    recipe = settle_ends(recipe, vocab_size=size, report=report)
+    recipe = settle_model(recipe, vocab_size=size, report=report)
     update, largest = look_at_updates(make_loader(recipe, data))
     end = find_end(recipe, updates_per_epoch=update.per_epoch)
     conditions = conditions_of(recipe, place)

@@ -17,7 +17,7 @@ from deepnet.evaluation.tokenization import Tokenization
 from deepnet.pipeline.shipped import hint_at_recipe, list_recipes, shipped_recipe
 from deepnet.probes.config import ProbeConfig
 from deepnet.record import RunFolder
-from deepnet.schemes.base import Ends, ResidualScheme, StackContext
+from deepnet.schemes.base import Ends, ResidualScheme, StackContext, StackPlan
 from deepnet.schemes.catalogue import load_scheme, scheme_class
 from deepnet.training.config import (
     OptimizerConfig,
@@ -217,12 +217,17 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
 
 def planned_ends(recipe: Recipe) -> list[tuple[StackContext, Ends]]:
     """Return the ends that the recipe's scheme itself plans for each stack; raises ConfigError where it cannot."""
+    return [(context, plan.ends) for context, plan in planned_stacks(recipe)]
+
+
+def planned_stacks(recipe: Recipe) -> list[tuple[StackContext, StackPlan]]:
+    """Return what the recipe's scheme plans for each stack; raises ConfigError where it cannot."""
     scheme, family = recipe.residual_scheme(), optimizer_family(recipe.optimizer.name)
     check_defined(scheme, recipe.model.architecture)
     layers = {"encoder": recipe.model.encoder_layers, "decoder": recipe.model.decoder_layers}
     names = [name for name in STACKS if layers[name]]
     contexts = [stack_context(recipe.model, name, optimizer_family=family) for name in names]
-    return [(context, scheme.stack(context).ends) for context in contexts]
+    return [(context, scheme.stack(context)) for context in contexts]
 
 
 def own_ends(recipe: Recipe) -> EndsConfig:
@@ -260,12 +265,14 @@ def _recorded(run: RunFolder) -> dict[str, Any]:
 def _without_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded recipe without what has its default: a key that is there counts as asked for.
 
-    The warm-up is kept: without it a scheme would choose one.
+    The warm-up and the positions are kept: without them they would be chosen.
     """
-    schedule = recorded.get("schedule", {})
-    warmup = {key: schedule[key] for key in _WARMUP if key in schedule}
     given = _given(Recipe, recorded)
-    return {**given, "schedule": {**given.get("schedule", {}), **warmup}}
+    for section, keys in (("schedule", _WARMUP), ("model", ("positions",))):
+        there = recorded.get(section, {})
+        kept = {key: there[key] for key in keys if key in there}
+        given[section] = {**given.get(section, {}), **kept}
+    return given
 
 
 def _given(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from deepnet.pipeline.settling import settle_precision
 from deepnet.record import RunFolder
 from deepnet.training.checkpoint.folder import latest_checkpoint, read_header
 from deepnet.training.checkpoint.resume import check_resumable
-from deepnet.transformer.config import started_as
+from deepnet.transformer.config import completed_by
 
 
 def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str | None]:
@@ -30,7 +30,7 @@ def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
     recorded = load_recipe(run.path)
     recipe = with_ends(recipe, recorded.ends)
-    recipe = recipe.model_copy(update={"model": started_as(recipe.model, recorded.model)})
+    recipe = recipe.model_copy(update={"model": completed_by(recipe.model, recorded.model)})
     before, now = fixed_sections(recorded), fixed_sections(recipe)
     check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
     if latest_checkpoint(run.checkpoints):

@@ -32,7 +32,7 @@ from deepnet.pipeline.preparing import (
 )
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.resuming import describe_again, fixed_settings, resumed, with_precision
-from deepnet.pipeline.settling import settle_ends, settle_tokenization
+from deepnet.pipeline.settling import settle_model, settle_tokenization
 from deepnet.pipeline.validating import HeldOut
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
@@ -143,7 +143,7 @@ def _settle(
     )
     if not resume:
         size = sized_model(recipe.model, data.tokenizers).vocab_size
-        recipe = settle_ends(recipe, vocab_size=size, start_from=start_from, report=report)
+        recipe = settle_model(recipe, vocab_size=size, start_from=start_from, report=report)
     _check_held_out(recipe, data)
     if not resume and ranks.world_size == 1 and recipe.training.engine != "sharded":
         refuse_what_cannot_fit(recipe, data, device=ranks.device, report=report)

@@ -11,7 +11,13 @@ from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import check_tokenization, choose_tokenization
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import Report
-from deepnet.pipeline.recipe import Recipe, own_ends, planned_ends, with_ends
+from deepnet.pipeline.recipe import (
+    Recipe,
+    own_ends,
+    planned_ends,
+    planned_stacks,
+    with_ends,
+)
 from deepnet.schemes.base import Ends, Policy, Role
 from deepnet.training.checkpoint.resume import kept_precision
 from deepnet.training.config import TrainingConfig, optimizer_family
@@ -43,6 +49,40 @@ def settle_precision(
     )
     found = resolve_precision(name, device=device, width=width).name
     return training.model_copy(update={"precision": found})
+
+
+def settle_model(
+    recipe: Recipe,
+    *,
+    vocab_size: int,
+    start_from: str | Path | None = None,
+    report: Report | None = None,
+) -> Recipe:
+    """Return the recipe with its positions and the learning rates of its ends in place of what it leaves open."""
+    recipe = settle_positions(recipe, report=report)
+    return settle_ends(recipe, vocab_size=vocab_size, start_from=start_from, report=report)
+
+
+def settle_positions(recipe: Recipe, *, report: Report | None = None) -> Recipe:
+    """Return the recipe with rotary angles where it translates and says nothing of positions.
+
+    They stay sinusoids where heads are of an odd size, or where a stack has no self-attention that could turn.
+    """
+    said = "positions" in recipe.model.model_fields_set
+    if said or not recipe.translates or not _can_turn(recipe):
+        return recipe
+    if report:
+        report("positions are rotary angles in self-attention (model.positions)")
+    model = recipe.model.model_copy(update={"positions": "rotary"})
+    return recipe.model_copy(update={"model": model})
+
+
+def _can_turn(recipe: Recipe) -> bool:
+    """Return whether every stack has self-attention, and its heads are of an even size."""
+    even = recipe.model.d_model // recipe.model.num_heads % 2 == 0
+    return even and all(
+        any(site.branch == "self" for _, site in plan.sites) for _, plan in planned_stacks(recipe)
+    )
 
 
 def settle_ends(

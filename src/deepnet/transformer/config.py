@@ -40,7 +40,8 @@ class TransformerConfig(Section):
     """Which matrices are one: source, target and output ("all"), target and output ("decoder"), or none."""
     positions: PositionKind = "sinusoidal"
     """How positions enter: fixed sinusoids or learned vectors are added to the embedding; self-attention has rotary
-    angles, penalties by distance (alibi) or trained biases by distance (relative, T5's)."""
+    angles, penalties by distance (alibi) or trained biases by distance (relative, T5's). A recipe that translates and
+    says nothing gets rotary (docs/ends.md)."""
     max_positions: Count = 1024
     """Longest sentence, in tokens, that learned positions can hold; the other kinds have no limit."""
     decoder_start: Literal["auto", "padding", "eos"] = "auto"
@@ -88,11 +89,13 @@ class TransformerConfig(Section):
 
 
 def as_recorded(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shape of a model as its record means it: decoders started from padding before there was a choice."""
-    return {"decoder_start": "padding", **shape}
+    """Return the shape of a model as its record means it: what was meant before there was a choice."""
+    return {"decoder_start": "padding", "positions": "sinusoidal", **shape}
 
 
-def started_as(shape: TransformerConfig, other: TransformerConfig) -> TransformerConfig:
-    """Return the shape with what stands before a translation of another, unless it says otherwise."""
-    said = shape.decoder_start != "auto"
-    return shape if said else shape.model_copy(update={"decoder_start": other.decoder_start})
+def completed_by(shape: TransformerConfig, other: TransformerConfig) -> TransformerConfig:
+    """Return the shape with another's positions and its start of a translation, where it says nothing of them."""
+    silent = {} if "positions" in shape.model_fields_set else {"positions": other.positions}
+    if shape.decoder_start == "auto":
+        silent["decoder_start"] = other.decoder_start
+    return shape.model_copy(update=silent)
