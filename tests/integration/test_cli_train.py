@@ -25,10 +25,14 @@ def losses(run):
     return {row["step"]: row["loss"] for row in read_jsonl(run / "metrics.jsonl")}
 
 
-def test_a_run_says_what_it_did_where_it_is_and_what_to_type_next(finished, corpus):
-    shown = (finished.parent / "finished.out").read_text()
+def test_a_run_of_new_text_says_what_was_left_out(cli, corpus, tmp_path):
+    shown = cli("train", corpus / "recipe.toml", "--dry-run", "--cache", tmp_path).out
     kept = distinct(corpus)
     assert f"{kept} of 260 pairs kept (duplicate: {260 - kept})" in shown
+
+
+def test_a_run_says_what_it_did_where_it_is_and_what_to_type_next(finished):
+    shown = (finished.parent / "finished.out").read_text()
     assert "case:mixed|eff:no|tok:13a" in shown
     assert f"deepnet translate {finished}" in shown
     assert set(losses(finished)) == {10, 20, 30}
