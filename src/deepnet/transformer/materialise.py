@@ -4,6 +4,7 @@ Each module with parameters or buffers of its own has `reset_parameters`, which 
 modules inside it, as its constructor does. Matrices that are drawn by role are left to whoever knows the roles.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Protocol, Self, runtime_checkable
@@ -21,12 +22,12 @@ class Resettable(Protocol):
         """Make them as they are in a new module."""
 
 
-class DerivedBuffers(nn.Module):
+class DerivedBuffers(nn.Module, ABC):
     """A module whose buffers are copies of Python numbers, made again by every conversion, so that none rounds them."""
 
+    @abstractmethod
     def reset_parameters(self) -> None:
         """Fill the buffers from the numbers."""
-        raise NotImplementedError
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 A kind is a file of this folder with a class `Positions`, made with the stack's context and `max_positions`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Literal, NamedTuple
@@ -17,12 +18,12 @@ ADDED_POSITIONS: tuple[PositionKind, ...] = ("sinusoidal", "learned")
 """The kinds that are `AddedPositions`."""
 
 
-class AddedPositions(nn.Module):
+class AddedPositions(nn.Module, ABC):
     """Positions that are vectors added to the embedding."""
 
+    @abstractmethod
     def forward(self, start: int, length: int) -> Tensor:
         """Return the vectors [length, D] of positions start, start + 1, ..."""
-        raise NotImplementedError
 
     def roles(self) -> Mapping[Role, nn.Parameter]:
         """Return the matrix of each role, which the scheme draws; by default there is none."""
@@ -55,12 +56,12 @@ class InAttention(NamedTuple):
 NO_POSITIONS = InAttention()
 
 
-class AttentionPositions(nn.Module):
+class AttentionPositions(nn.Module, ABC):
     """Positions that enter every self-attention of a stack, computed once for all of its layers."""
 
+    @abstractmethod
     def forward(self, places: Places, *, dtype: torch.dtype) -> InAttention:
         """Return what enters; numbers for queries of type `dtype` are computed at least as exactly."""
-        raise NotImplementedError
 
 
 def build_positions(
