@@ -26,7 +26,10 @@ for found in benchmarks/.venv/bin/python .venv/bin/python; do
 done
 export PYTHONPATH="$root/src${PYTHONPATH:+:$PYTHONPATH}"
 
-if [ ! -e "$out/tests.txt" ]; then
+if ! "$python" -c "import pytest, hypothesis" 2>/dev/null; then
+  echo "tests/gpu cannot run: $python lacks pytest or hypothesis; the cells follow" >&2
+  echo 1 >"$out/tests.status"
+elif [ ! -e "$out/tests.txt" ]; then
   # warnings are no failures here: one run on a card is to tell everything
   failed=0
   timeout $((60 * minutes < 540 ? 60 * minutes : 540)) \

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from deepnet.errors import DivergenceError
 from deepnet.probes.place import Place
 from deepnet.training import trained
 from deepnet.training.guard.history import COMPARED
@@ -21,12 +22,14 @@ from guard_loss import FIRST
 class SixSigma(Guard):
     """Skips an update whose loss or gradient norm is more than six standard deviations above the mean of the last 128.
 
-    What it skips is not among those. As OLMo-core's SkipStepOptimizer, but from update 20 on, not 64.
+    What it skips is not among those. As OLMo-core's SkipStepOptimizer, but from update 20 on, not 64, and that it ends
+    the run where it has skipped as many in a row as it remembers: nothing would let it take one again.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._taken: deque[tuple[float, float]] = deque(maxlen=128)
+        self._skipped = 0
 
     def judge(self, signals: Signals) -> Verdict | None:
         """Return a skip where the update is not finite or stands out, None where it is taken."""
@@ -39,6 +42,7 @@ class SixSigma(Guard):
         elif not signals.is_finite:
             return self._skip(math.nan, math.inf)
         self._taken.append(now)
+        self._skipped = 0
         return None
 
     def judge_model_update(
@@ -48,6 +52,9 @@ class SixSigma(Guard):
         return None
 
     def _skip(self, value: float, limit: float) -> Verdict:
+        self._skipped += 1
+        if self._skipped == self._taken.maxlen:
+            raise DivergenceError(f"{self._skipped} updates skipped in a row")
         sign = Sign(name="loss", value=value, limit=limit, measure="loss or gradient norm")
         return Verdict(
             kind="spike",
