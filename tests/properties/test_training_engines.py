@@ -237,7 +237,6 @@ def test_muon_goes_on_on_two_ranks_as_on_one(runs):
     assert ours[: STEPS // 2] == theirs[: STEPS // 2]
     for one, other in zip(ours, theirs, strict=True):  # Newton-Schulz rounds to bfloat16
         assert one == pytest.approx(other, rel=1e-3)
-    assert ours[-1][0] < 0.9 * ours[0][0]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
