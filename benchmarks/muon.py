@@ -4,9 +4,10 @@
     python benchmarks/muon.py --out runs/muon --render
 
 Both are searched over the same rates at one seed, by the last loss on valid; with "match_rms_adamw" a rate moves
-matrices about as far under either. Embeddings learn by the default of recipes, which makes their rate the same in every
-cell. Then each's best rate is trained at three other seeds, and the differences are paired by seed; the interval is
-Student's, 95%. What has a result is not run again, and a cell that was stopped goes on from its last checkpoint.
+matrices about as far under either, and beside Muon it is AdamW's, too. Embeddings learn by the default of recipes,
+which makes their rate the same in every cell. Then each's best rate is trained at three other seeds, and the
+differences are paired by seed; the interval is Student's, 95%. What has a result is not run again, and a cell that was
+stopped goes on from its last checkpoint.
 """
 
 import argparse

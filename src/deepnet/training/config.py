@@ -46,7 +46,7 @@ class MuonConfig(Section):
     """Newton-Schulz steps that bring the singular values of an update near 1."""
     adjust_lr: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
     """What the rate of a matrix [rows, columns] is multiplied by: 0.2 * sqrt(max(rows, columns)), with which a rate
-    moves numbers about as far as AdamW's does, or (original) sqrt(max(1, rows / columns)), for rates such as 0.02."""
+    moves numbers as far as AdamW's usually does, or (original) sqrt(max(1, rows / columns)), for rates such as 0.02."""
     L_base: Annotated[int, Field(ge=1)] | None = None
     """Layers of the model on which the rates were tuned: in one of L layers, those of its deepest stack, every rate is
     multiplied by sqrt(L_base / L), Muon's weight decay by L_base / L besides; unset: neither. HyperP's code has 8."""
@@ -70,7 +70,7 @@ class OptimizerConfig(Section):
     mean square of the parameter, whatever the schedule says; muon is torch's Muon for the matrices of branches and
     AdamW for everything else."""
     lr: Positive = 5e-4
-    """Learning rate at the end of the warm-up."""
+    """Learning rate at the end of the warm-up; with muon AdamW's, and the matrices' unless optimizer.muon.lr is set."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.98)
     """Decay per update of the running means of the gradient and of its square (Adam, AdamW, RAdam, LAMB)."""
     eps: Positive | None = None
