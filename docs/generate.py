@@ -78,11 +78,19 @@ def _section(name: str, field: FieldInfo) -> list[str]:
     kind = field.annotation
     assert isinstance(kind, type)
     assert issubclass(kind, Section)
-    rows = [
-        _row(key, _type(one.annotation, one.metadata), one.default, one.description or "")
-        for key, one in kind.model_fields.items()
-    ]
-    return [f"## [{name}]", inspect.getdoc(kind) or "", _table(rows)]
+    rows, inside = [], []
+    for key, one in kind.model_fields.items():
+        section = _optional_section(one)
+        shown = f"[section](#{name}{key})" if section else _type(one.annotation, one.metadata)
+        rows.append(_row(key, shown, one.default, one.description or ""))
+        inside += _section(f"{name}.{key}", FieldInfo(annotation=section)) if section else []
+    return [f"## [{name}]", inspect.getdoc(kind) or "", _table(rows), *inside]
+
+
+def _optional_section(field: FieldInfo) -> type[Section] | None:
+    """Return the section that a field may hold, None where it holds a value."""
+    kinds = [one for one in get_args(field.annotation) if inspect.isclass(one)]
+    return next((one for one in kinds if issubclass(one, Section)), None)
 
 
 def _scheme_section(field: FieldInfo) -> list[str]:

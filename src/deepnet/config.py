@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -129,8 +129,13 @@ def _fields(kind: Any, path: list[str]) -> list[str]:
     """Return the names of the fields of the section that `path` leads to from `kind`."""
     for name in path:
         known = kind.model_fields if _is_section(kind) else {}
-        kind = known[name].annotation if name in known else None
+        kind = _section_in(known[name].annotation) if name in known else None
     return list(kind.model_fields) if _is_section(kind) else []
+
+
+def _section_in(annotation: Any) -> Any:
+    """Return the section that an annotation is, or may be beside None."""
+    return next((one for one in (annotation, *get_args(annotation)) if _is_section(one)), None)
 
 
 def _is_section(kind: Any) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from deepnet.training.config import OptimizerConfig, OptimizerName
-from deepnet.training.optimization.optimizers import build_optimizer, plain_policies
+from deepnet.training.optimization.optimizers import PlainPolicy, build_optimizer
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +23,11 @@ def stepped(name, device, dtype, *, plain):
 
     model = nn.ParameterList(nn.Parameter(numbers(shape)) for shape in SHAPES)
     config = OptimizerConfig(name=name, lr=1e-2, weight_decay=0.1)
-    optimizer = build_optimizer(config, policies=plain_policies(model))
+    rows = [
+        (n, p, PlainPolicy(weight_decay=float(p.dim() > 1), depth=int(p.dim() == 2)))
+        for n, p in model.named_parameters()
+    ]
+    optimizer = build_optimizer(config, policies=rows)
     for group in optimizer.param_groups if plain else ():
         group |= {key: False for key in ("fused", "foreach") if key in group}
     for _ in range(5):
@@ -40,5 +44,7 @@ def test_the_updates_are_those_of_a_plain_loop_on_the_cpu(name, device, dtype, e
         pytest.importorskip("pytorch_optimizer")
     found = stepped(name, device, dtype, plain=False)
     expected = stepped(name, torch.device("cpu"), torch.float64, plain=True)
+    if name == "muon":  # whose Newton-Schulz steps round to bfloat16: a hundredth of five updates
+        error = max(error, 0.01 * 5 * 1e-2)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=error, atol=error)

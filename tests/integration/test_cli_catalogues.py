@@ -163,7 +163,7 @@ def test_a_stack_that_lacks_or_varies_is_null(cli):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "alpha"), [("sgd", 48**0.25), ("adamw", 48**0.5), ("lamb", 1)]
+    ("optimizer", "alpha"), [("sgd", 48**0.25), ("adamw", 48**0.5), ("muon", 48**0.5), ("lamb", 1)]
 )
 def test_the_essays_coefficients_follow_the_optimiser(cli, optimizer, alpha):
     found = json.loads(

@@ -79,6 +79,19 @@ def test_another_family_of_optimisers_keeps_the_scheme_s_ends(recipe, name) -> N
     assert settled(recipe(f"optimizer.name={name}")) == OWN
 
 
+def test_beside_muon_embeddings_follow_the_rate_of_adamw_and_not_that_of_the_matrices(
+    recipe,
+) -> None:
+    given = (
+        "optimizer.name=muon", "optimizer.lr=1e-3", "optimizer.weight_decay=0.1",
+        "optimizer.muon.lr=0.02", "optimizer.muon.adjust_lr=original",
+    )  # fmt: skip
+    found = settled(recipe(*given))
+    multiplier = RELATIVE_STEP * 16**-0.5 / 1e-3
+    assert found.embedding_lr_multiplier == pytest.approx(multiplier)
+    assert found.embedding_weight_decay_multiplier == pytest.approx(1 / multiplier)
+
+
 def test_a_scheme_that_fixes_its_rates_keeps_them(recipe) -> None:
     assert settled(recipe("scheme.name=completep")) == OWN
 

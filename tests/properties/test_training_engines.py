@@ -120,6 +120,7 @@ def train(
     nan_at=None,
     spike_at=None,
     guard=None,
+    optimizer="adam",
 ):
     """Train with everything that an engine has a part in."""
     every = STEPS // 2 if scheme == SCHEME else STEPS
@@ -143,7 +144,7 @@ def train(
             precision="fp32",
             engine=engine,
         ),
-        optimizer=OptimizerConfig(lr=2e-3, eps=1e-4, weight_decay=0.1),
+        optimizer=OptimizerConfig(name=optimizer, lr=2e-3, eps=1e-4, weight_decay=0.1),
         schedule=ScheduleConfig(warmup_steps=4),
         guard=guard or GuardConfig(nan="roll_back" if nan_at else "stop"),
         validate=lambda model, step: {"loss": float(loss(model, texts(99, 4), both=both))},
@@ -169,16 +170,22 @@ def main(root, engine):
         train(ranks, root / engine / "warned", scheme=SCHEME, engine=engine, spike_at=17)
         off = GuardConfig(spike="off", explosion="off", plateau="off", nan="off")
         train(ranks, root / engine / "unwatched", scheme=SCHEME, engine=engine, guard=off)
+        if engine == "data_parallel":
+            muon = {"scheme": SCHEME, "engine": engine, "optimizer": "muon"}
+            train(ranks, root / engine / "muon", resume=True, **muon)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, run_pair):
     """The folder of what one process and two, by each engine, trained."""
     root = tmp_path_factory.mktemp("engines")
-    names = [*list_schemes(), "half", "from_one", "trouble", "warned", "unwatched"]
+    names = [*list_schemes(), "half", "from_one", "trouble", "warned", "unwatched", "muon"]
     for engine in ("one", *ENGINES):
         for name in names:
             RunFolder.create(root / engine / name, recipe={})
+    muon = {"scheme": SCHEME, "engine": "auto", "optimizer": "muon"}
+    train(Ranks(), root / "data_parallel" / "muon", steps=STEPS // 2, **muon)
+    train(Ranks(), root / "one" / "muon", **muon)
     for engine in ENGINES:  # half of each run that two ranks are to end
         train(Ranks(), root / engine / "from_one", scheme=SCHEME, engine="auto", steps=STEPS // 2)
         codes, said = run_pair(__file__, root, engine)
@@ -223,6 +230,13 @@ def test_ranks_whose_guard_is_off_add_up_the_same_numbers(runs, engine):
 @pytest.mark.parametrize("name", ["half", "from_one"])
 def test_a_run_goes_on_on_another_number_of_ranks_as_if_it_had_not_stopped(runs, engine, name):
     assert_same(figures(runs / engine / name), figures(runs / "one" / SCHEME))
+
+
+def test_muon_goes_on_on_two_ranks_as_on_one(runs):
+    ours, theirs = (figures(runs / kind / "muon") for kind in ("data_parallel", "one"))
+    assert ours[: STEPS // 2] == theirs[: STEPS // 2]
+    for one, other in zip(ours, theirs, strict=True):  # Newton-Schulz rounds to bfloat16
+        assert one == pytest.approx(other, rel=1e-3)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from deepnet.adapt.drawn import WeightChange
-from deepnet.adapt.groups import parameter_groups
+from deepnet.adapt.groups import Share, parameter_groups
 from deepnet.adapt.install import Change
 from deepnet.adapt.journal import Journal
 
@@ -29,9 +29,11 @@ class Report:
     journal: Journal = field(repr=False)
     model: nn.Module = field(repr=False)
 
-    def parameter_groups(self, *, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def parameter_groups(
+        self, *, lr: float, weight_decay: float = 0.0, only: Share = "all"
+    ) -> list[dict[str, Any]]:
         """Return the groups that `deepnet.parameter_groups` makes of the model, for any torch optimiser."""
-        return parameter_groups(self.model, lr=lr, weight_decay=weight_decay)
+        return parameter_groups(self.model, lr=lr, weight_decay=weight_decay, only=only)
 
     def undo(self) -> None:
         """Put back all that was changed, modules and weights to the last bit; what training moved elsewhere stays."""

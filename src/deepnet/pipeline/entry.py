@@ -12,7 +12,7 @@ from pydantic import model_validator
 from rich.console import Console
 from torch import nn
 
-from deepnet.adapt.groups import carries_scheme, chosen_policies
+from deepnet.adapt.groups import PolicyRow, carries_scheme, chosen_policies, divided
 from deepnet.config import Section, build
 from deepnet.errors import ConfigError
 from deepnet.pipeline.beginning import preparation
@@ -160,7 +160,7 @@ def train_model(
             validate=validate,
             prepare=preparation(ours, moved, loss=loss) if ours else None,
             after_update=follow_updates(ours.scheme) if ours else None,
-            policies=chosen_policies(model) if carries_scheme(model) else None,
+            policies=_policies(model, checked.optimizer),
             blocks=[layer for stack in ours.stacks() for layer in stack.layers] if ours else (),
             precision=precision,
             ranks=Ranks(on),
@@ -180,6 +180,13 @@ def _settled(
     recorded = RunFolder.open(resumed).read_recipe()["recipe"] if resumed else {}
     training = settle_precision(settings.training, device=device, recorded=recorded.get("training"))
     return settings.model_copy(update={"training": training})
+
+
+def _policies(model: nn.Module, optimizer: OptimizerConfig) -> list[PolicyRow] | None:
+    """Return the multipliers of a model that carries a scheme, with its matrices told apart where Muon takes them."""
+    if not carries_scheme(model):
+        return None
+    return divided(model) if optimizer.name == "muon" else chosen_policies(model)
 
 
 def _probing(

@@ -104,8 +104,9 @@ def settle_ends(
         settled = with_ends(recipe, default_ends(recipe, vocab_size=vocab_size))
     multiplier = settled.ends.embedding_lr_multiplier
     if report and multiplier not in (None, 1.0):
+        others = "AdamW's other parameters" if recipe.optimizer.name == "muon" else "matrices"
         report(
-            f"embeddings learn {multiplier:.3g} times as fast as matrices (ends.embedding_lr_multiplier)"
+            f"embeddings learn {multiplier:.3g} times as fast as {others} (ends.embedding_lr_multiplier)"
         )
         if recipe.model.positions == "sinusoidal":
             report(
@@ -187,5 +188,5 @@ def _multiplier(
 
 def _decays(recipe: Recipe, planned: Sequence[Ends]) -> bool:
     """Return whether AdamW's decay, which is per unit of learning rate, acts on rows and is open."""
-    adamw = recipe.optimizer.name == "adamw" and recipe.optimizer.weight_decay > 0
+    adamw = recipe.optimizer.name in ("adamw", "muon") and recipe.optimizer.weight_decay > 0
     return adamw and not any("weight_decay" in ends.fixes for ends in planned)

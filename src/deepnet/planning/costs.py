@@ -9,6 +9,7 @@ from deepnet.planning.memory import MemoryPlan, plan_memory
 from deepnet.planning.optimizer_bytes import optimizer_tensors
 from deepnet.planning.rehearsal import Conditions, Rehearsal, rehearse, without_memory
 from deepnet.transformer.counting import parameters_by_role
+from deepnet.transformer.initialize import parameter_policies
 from deepnet.transformer.models import Transformer
 
 
@@ -51,7 +52,8 @@ def find_costs(
         model = build()
         rehearsals = [rehearse(model, one, conditions=conditions, mode=mode) for one in batches]
         trained = {name: p for name, p in model.named_parameters() if p.grad is not None}
-    optimizer = optimizer_tensors(conditions.optimizer, trained)
+        matrices = [name for name, _, policy in parameter_policies(model) if policy.depth]
+    optimizer = optimizer_tensors(conditions.optimizer, trained, matrices=matrices)
     averages = conditions.training.ema_decay > 0
     return Costs(
         parameters=parameters_by_role(model),
@@ -59,6 +61,7 @@ def find_costs(
         memory=plan_memory(
             max(rehearsals, key=lambda one: sum(one.most.values())),
             parameters=dict(model.named_parameters()),
+            matrices=matrices,
             optimizer=optimizer,
             conditions=conditions,
             process=process,

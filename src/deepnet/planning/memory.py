@@ -1,6 +1,6 @@
 """The memory that a run takes on its device, by kind, and the most it holds at once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,13 +76,14 @@ def plan_memory(
     rehearsal: Rehearsal,
     *,
     parameters: Mapping[str, Tensor],
+    matrices: Collection[str] = (),
     optimizer: Mapping[str, Tensor],
     conditions: Conditions,
     process: int,
 ) -> MemoryPlan:
     """Return what a run takes whose passes were rehearsed, with these parameters and optimiser's states.
 
-    `process` is what this process held before, where that counts.
+    `matrices` are the names of those inside branches, `process` is what this process held before, where that counts.
     """
     on_card = conditions.device.type == "cuda"
     kept = {
@@ -93,7 +94,9 @@ def plan_memory(
     in_step = {
         WEIGHTS: rehearsal.weights,
         GRADIENTS: rehearsal.gradients,
-        UNCLAIMED: step_bytes(conditions.optimizer, parameters, device=conditions.device),
+        UNCLAIMED: step_bytes(
+            conditions.optimizer, parameters, device=conditions.device, matrices=matrices
+        ),
         **kept,
     }
     passes_need_more = sum(in_passes.values()) >= sum(in_step.values())

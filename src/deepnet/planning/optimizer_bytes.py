@@ -1,6 +1,6 @@
 """What an optimiser keeps of each parameter, and what it needs to step, as a real one shows that steps a small one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn, optim
@@ -18,28 +18,42 @@ _MEASURED = 256
 
 
 def optimizer_tensors(
-    config: OptimizerConfig, parameters: Mapping[str, Tensor]
+    config: OptimizerConfig, parameters: Mapping[str, Tensor], *, matrices: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """Return the optimiser's state after a step, by the names it has in a checkpoint, as tensors without numbers.
 
-    Raises PlanError where a state is of no shape that follows from its parameter's.
+    `matrices` are the names of those that Muon takes. Raises PlanError where a state is of no shape that follows from
+    its parameter's.
     """
-    kept = {axes: _kept(config, axes) for axes in {p.dim() for p in parameters.values()}}
+    kinds = {name: (p.dim(), name in matrices) for name, p in parameters.items()}
+    kept = {
+        (axes, inside): _kept(_of(config, inside=inside), axes)
+        for axes, inside in set(kinds.values())
+    }
     return {
         f"{key}.{name}": torch.empty(_scaled(one, parameter), dtype=one.dtype, device="meta")
         for name, parameter in parameters.items()
-        for key, one in kept[parameter.dim()].items()
+        for key, one in kept[kinds[name]].items()
     }
 
 
 def step_bytes(
-    config: OptimizerConfig, parameters: Mapping[str, Tensor], *, device: torch.device
+    config: OptimizerConfig,
+    parameters: Mapping[str, Tensor],
+    *,
+    device: torch.device,
+    matrices: Collection[str] = (),
 ) -> int:
     """Return what a step needs for a moment beside weights, gradients and states, in bytes.
 
-    On a CPU torch steps one parameter after the other, so that the largest counts; on a card all at once.
+    On a CPU torch steps one parameter after the other, so that the largest counts; on a card all at once, but for Muon,
+    whose largest matrix, of those called `matrices`, counts on both: the AdamW beside it needs nothing.
     """
-    sizes = [parameter.nbytes for parameter in parameters.values()]
+    sizes = [
+        parameter.nbytes
+        for name, parameter in parameters.items()
+        if config.name != "muon" or name in matrices
+    ]
     parameter = nn.Parameter(torch.ones(_MEASURED, _MEASURED))
     optimizer = _stepped(config, parameter)
     at_once = device.type != "cpu" and _can_step_at_once(optimizer)
@@ -47,6 +61,13 @@ def step_bytes(
         group["foreach"] = at_once
     share = _most_beside(optimizer, parameter) / parameter.nbytes
     return int(share * (sum(sizes) if at_once else max(sizes)))
+
+
+def _of(config: OptimizerConfig, *, inside: bool) -> OptimizerConfig:
+    """Return what steps a parameter that is one of the matrices inside branches, or is not."""
+    if config.name != "muon" or inside:
+        return config
+    return config.model_copy(update={"name": "adamw"})
 
 
 def _kept(config: OptimizerConfig, axes: int) -> dict[str, Tensor]:
@@ -57,7 +78,7 @@ def _kept(config: OptimizerConfig, axes: int) -> dict[str, Tensor]:
 
 
 def _stepped(config: OptimizerConfig, parameter: nn.Parameter) -> optim.Optimizer:
-    optimizer = build_optimizer(config, policies=[("p", parameter, PlainPolicy())])
+    optimizer = build_optimizer(config, policies=[("p", parameter, PlainPolicy(depth=1))])
     parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     return optimizer

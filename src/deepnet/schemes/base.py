@@ -24,6 +24,8 @@ Role = Literal[
     "q", "k", "v", "out", "fc1", "gate", "fc2",
     "embedding", "position", "vocabulary", "bias", "norm", "scale",
 ]  # fmt: skip
+BRANCH_MATRICES: tuple[Role, ...] = ("q", "k", "v", "out", "fc1", "gate", "fc2")
+"""The roles of the matrices that a branch is made of."""
 OptimizerFamily = Literal["sgd", "adam", "lamb"]
 InitKind = Literal["xavier_normal", "xavier_uniform", "normal", "uniform", "constant"]
 
@@ -59,6 +61,8 @@ class Policy:
     lr: float = 1.0
     weight_decay: float = 1.0
     eps: float = 1.0
+    depth: int = 0
+    """Layers of its stack where the parameter is a matrix of a branch, else 0; a model fills it in, no scheme does."""
 
 
 @dataclass(frozen=True)

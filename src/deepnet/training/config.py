@@ -1,12 +1,13 @@
 """The recipe sections [training], [optimizer] and [schedule]."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from deepnet.config import Section
 
-OptimizerName = Literal["adam", "adamw", "radam", "sgd", "lamb", "adafactor"]
+OptimizerName = Literal["adam", "adamw", "radam", "sgd", "lamb", "adafactor", "muon"]
 PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
 CompileName = Literal["off", "blocks"]
 OptimizerFamily = Literal["sgd", "adam", "lamb"]
@@ -22,7 +23,42 @@ _USES: dict[OptimizerName, tuple[str, ...]] = {
     "lamb": ("betas", "eps"),
     "adafactor": ("eps",),
     "sgd": ("momentum",),
+    "muon": ("betas", "eps"),
 }
+
+
+class MuonConfig(Section):
+    """Muon's part of optimizer.name = "muon": the matrices of branches (q, k, v, out, fc1, gate, fc2), each by itself.
+
+    Embeddings, vocabulary, norms, biases, scales and what a scheme adds of its own are AdamW's, by the keys of
+    [optimizer]. Both learning rates follow the curve of [schedule].
+    """
+
+    lr: Positive | None = None
+    """Learning rate of the matrices at the end of the warm-up; unset: optimizer.lr. adjust_lr = "original" needs it."""
+    weight_decay: NotNegative = 0.1
+    """Decay of the matrices, per unit of learning rate; that of the rest is optimizer.weight_decay."""
+    momentum: Fraction = 0.95
+    """Decay per update of the running mean of the gradient."""
+    nesterov: bool = True
+    """Whether the present gradient counts once more beside the running mean."""
+    ns_steps: Annotated[int, Field(ge=1, lt=100)] = 5
+    """Newton-Schulz steps that bring the singular values of an update near 1."""
+    adjust_lr: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
+    """What the rate of a matrix [rows, columns] is multiplied by: 0.2 * sqrt(max(rows, columns)), with which a rate
+    moves numbers as far as AdamW's usually does, or (original) sqrt(max(1, rows / columns)), for rates such as 0.02."""
+    L_base: Annotated[int, Field(ge=1)] | None = None
+    """Layers of the model on which the rates were tuned: in one of L layers, those of its deepest stack, every rate is
+    multiplied by sqrt(L_base / L), Muon's weight decay by L_base / L besides; unset: neither. HyperP's code has 8."""
+
+    @model_validator(mode="after")
+    def _rate_of_its_own(self) -> Self:
+        if self.adjust_lr == "original" and self.lr is None:
+            raise ValueError(
+                "adjust_lr = 'original' takes rates of another size than AdamW's; set lr beside it, such as 0.02, or "
+                "leave adjust_lr out"
+            )
+        return self
 
 
 class OptimizerConfig(Section):
@@ -31,9 +67,10 @@ class OptimizerConfig(Section):
     name: OptimizerName = "adam"
     """adam adds weight decay to the gradient, adamw takes it off the weights; lamb needs the extra
     deepnet-transformers[optimizers]; adafactor is torch's, whose learning rate is min(lr, 1/sqrt(step)) times the root
-    mean square of the parameter, whatever the schedule says."""
+    mean square of the parameter, whatever the schedule says; muon is torch's Muon for the matrices of branches and
+    AdamW for everything else."""
     lr: Positive = 5e-4
-    """Learning rate at the end of the warm-up."""
+    """Learning rate at the end of the warm-up; with muon AdamW's, and the matrices' unless optimizer.muon.lr is set."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.98)
     """Decay per update of the running means of the gradient and of its square (Adam, AdamW, RAdam, LAMB)."""
     eps: Positive | None = None
@@ -41,10 +78,21 @@ class OptimizerConfig(Section):
     weight_decay: NotNegative = 0.0
     """Decay of the weights, per unit of learning rate; norms, biases and scales have none."""
     momentum: Fraction = 0.0
-    """Momentum of SGD; the others take theirs from betas."""
+    """Momentum of SGD; the others take theirs from betas, Muon from optimizer.muon."""
+    muon: MuonConfig | None = None
+    """The section optimizer.muon, for name = "muon" alone, which has its defaults where it is left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _muon_has_its_section(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("name") == "muon":
+            return {**given, "muon": given.get("muon") or {}}
+        return given
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> Self:
+        if self.muon and self.name != "muon":
+            raise ValueError(f"muon has no effect with name = '{self.name}'; leave it out")
         used = _USES[self.name]
         given = {"betas": self.betas != (0.9, 0.98), "eps": self.eps is not None}
         for field, is_given in {**given, "momentum": self.momentum != 0}.items():
@@ -151,6 +199,7 @@ def optimizer_family(name: OptimizerName) -> OptimizerFamily:
     """Return the family by which schemes derive their coefficients: how an update's size follows the gradient's.
 
     SGD's is proportional to the gradient, Adam's independent of it, LAMB's and Adafactor's relative to the weights.
+    Muon's is independent of it, too, so that it gets Adam's coefficients: ours, no source derives any for it.
     """
     if name == "sgd":
         return "sgd"

@@ -20,8 +20,8 @@ class EndsConfig(Section):
     """How embeddings and the vocabulary projection are held, drawn and trained; a key left out is the scheme's.
 
     Where a recipe leaves the lr multipliers out, embeddings learn faster than the matrices: by
-    0.5 * std / optimizer.lr, std that of their draw, at least 1 (docs/ends.md). Not under another family of optimisers
-    than Adam's, nor where the scheme has a rate of its own, nor in fine-tuning.
+    0.5 * std / optimizer.lr, std that of their draw, at least 1 (docs/ends.md); beside Muon, too. Not under another
+    family of optimisers than Adam's, nor where the scheme has a rate of its own, nor in fine-tuning.
 
     The vocabulary's keys are for a projection of its own (model.tie_embeddings = "none"), where they follow the
     embedding's if they are left out; a projection that shares the embedding's rows is the embedding.

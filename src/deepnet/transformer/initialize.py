@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import (
+    BRANCH_MATRICES,
     Ends,
     Init,
     ModelOfRoles,
@@ -129,7 +130,7 @@ def drawn_rows(weight: RoleWeight) -> Tensor:
 def parameter_policies(model: PlannedModel) -> list[tuple[str, nn.Parameter, Policy]]:
     """Return every parameter once with its name and policy; norms, biases and scales are never decayed."""
     policies = dict(_small_policies(model))
-    policies |= {id(weight.parameter): weight.policy for weight in model.role_weights()}
+    policies |= dict(_matrix_policies(list(model.role_weights())))
     undecayed = Policy(weight_decay=0.0)
     return [
         (name, parameter, policies.get(id(parameter), undecayed))
@@ -147,6 +148,16 @@ def small_role(
     if isinstance(module, norms):
         return "norm"
     return "bias" if name == "bias" else "scale"
+
+
+def _matrix_policies(weights: list[RoleWeight]) -> Iterator[tuple[int, Policy]]:
+    """Yield the policy of every matrix with a role, by the parameter's identity."""
+    depths: dict[StackName, int] = {}
+    for weight in weights:
+        depths[weight.stack] = max(depths.get(weight.stack, 0), weight.layer)
+    for weight in weights:
+        depth = depths[weight.stack] if weight.role in BRANCH_MATRICES else 0
+        yield id(weight.parameter), replace(weight.policy, depth=depth)
 
 
 def _small_policies(model: PlannedModel) -> Iterator[tuple[int, Policy]]:

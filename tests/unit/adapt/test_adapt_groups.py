@@ -15,7 +15,7 @@ from deepnet import (
     train_model,
 )
 from deepnet.anatomy.locate import locate
-from deepnet.errors import AdaptError
+from deepnet.errors import AdaptError, ConfigError
 
 FAMILIES = ["Marian", "BART", "BERT", "RoBERTa", "OPT", "GPT-2", "T5", "Llama"]
 
@@ -91,6 +91,84 @@ def test_train_model_carries_out_the_multipliers_of_an_adopted_model(zoo, tmp_pa
         (now - then).abs().max().item() for now, then in zip((rows, matrix), before, strict=True)
     ]
     assert moved == pytest.approx([3e-2, 1e-3], rel=0.01)
+
+
+@pytest.mark.parametrize("name", sorted({*FAMILIES} - {"GPT-2"}))
+def test_the_matrices_of_branches_can_be_taken_apart_for_muon(zoo, name):
+    model = zoo.MODELS[name]()
+    report = apply_scheme(model, "rezero", ends={"embedding_lr_multiplier": 30.0})
+    shares = {
+        share: {
+            id(p) for group in report.parameter_groups(lr=1.0, only=share) for p in group["params"]
+        }
+        for share in ("all", "matrices", "others")
+    }
+    expected = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
+    expected -= {id(model.get_output_embeddings().weight)} | {
+        id(module.weight)
+        for path, module in model.named_modules()
+        if path.endswith("transform.dense")
+    }  # BERT's and RoBERTa's heads have a matrix that is in no branch
+    heads = {id(p) for n, p in model.named_parameters() if n.startswith("lm_head.dense")}
+    assert shares["matrices"] == expected - heads
+    assert shares["others"] == shares["all"] - shares["matrices"]
+    assert not shares["others"] & shares["matrices"]
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [("gpt2", r"q is one of several in .*c_attn\.weight"), ("torch_transformer", "in_proj_weight")],
+)
+def test_packed_queries_keys_and_values_are_refused_for_muon(zoo, make, where):
+    model = getattr(zoo, make)()
+    report = apply_scheme(model, "deepnorm")
+    with pytest.raises(AdaptError, match=where) as error:
+        report.parameter_groups(lr=1.0, only="matrices")
+    assert "take adamw for this model" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def muon_settings(**training):
+    return {
+        "optimizer": {"name": "muon", "lr": 1e-3, "muon": {"weight_decay": 0.0}},
+        "training": training,
+        "schedule": {"name": "constant", "warmup_steps": 0},
+    }
+
+
+def test_train_model_gives_muon_the_matrices_of_an_adopted_model(zoo, tmp_path):
+    model, theirs = zoo.llama().float(), zoo.llama().float()
+    for one in (model, theirs):
+        apply_scheme(one, "branchnorm", ends={"embedding_lr_multiplier": 30.0})
+    theirs.load_state_dict(model.state_dict())
+    ids = torch.arange(2, 12)[None]
+    train_model(
+        model, batches=[ids], out=tmp_path / "run", device="cpu", settings=muon_settings(max_steps=3),
+        loss=lambda model, ids: model(input_ids=ids, labels=ids).loss,
+    )  # fmt: skip
+    pair = [
+        torch.optim.Muon(
+            parameter_groups(theirs, lr=1e-3, only="matrices"),
+            weight_decay=0.0, adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(parameter_groups(theirs, lr=1e-3, only="others"), betas=(0.9, 0.98)),
+    ]  # fmt: skip
+    for _ in range(3):
+        theirs.zero_grad()
+        theirs(input_ids=ids, labels=ids).loss.backward()
+        for optimizer in pair:
+            optimizer.step()
+    assert model.deepnet.step == theirs.deepnet.step == 3
+    for one, other in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_train_model_refuses_muon_where_roles_are_not_known(tmp_path):
+    with pytest.raises(ConfigError, match="is not known; give the model a scheme by apply_scheme"):
+        train_model(
+            nn.Linear(3, 2), batches=[torch.ones(1, 3)], out=tmp_path / "run", device="cpu",
+            loss=lambda model, x: model(x).sum(), settings=muon_settings(max_steps=1),
+        )  # fmt: skip
 
 
 def test_groups_of_a_model_of_torch_and_of_none(zoo):

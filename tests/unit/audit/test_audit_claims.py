@@ -126,11 +126,13 @@ FACTORIES = """
 import torch
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.transformer.models import Transformer, TransformerConfig
-def essay():
+def essay(family="sgd"):
     config = TransformerConfig(architecture="encoder_only", encoder_layers=4, decoder_layers=0, d_model=32,
                                ffn_dim=64, num_heads=2, vocab_size=60)
-    model = Transformer(config, load_scheme("deepnorm", {"convention": "essay"}), optimizer_family="sgd")
+    model = Transformer(config, load_scheme("deepnorm", {"convention": "essay"}), optimizer_family=family)
     return model, torch.randint(2, 50, (2, 7))
+def of_adam():
+    return essay("adam")
 """
 
 
@@ -138,10 +140,11 @@ def test_the_command_takes_options_of_the_scheme_and_the_optimiser(tmp_path, mon
     (tmp_path / "essay_factories.py").write_text(FACTORIES)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def run(*arguments: str):
-        return CliRunner().invoke(build_app(), ["audit", "essay_factories:essay", *arguments])
+    def run(*arguments: str, factory: str = "essay"):
+        return CliRunner().invoke(build_app(), ["audit", f"essay_factories:{factory}", *arguments])
 
     claim = ("--claims", "deepnorm", "scheme.convention=essay")
     assert run(*claim, "--optimizer", "sgd").exit_code == 0
     assert run(*claim).exit_code == 1
+    assert run(*claim, "--optimizer", "muon", factory="of_adam").exit_code == 0  # Adam's family
     assert isinstance(run("scheme.convention=essay").exception, ConfigError)

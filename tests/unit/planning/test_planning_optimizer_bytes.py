@@ -7,7 +7,11 @@ from torch import nn
 from deepnet.planning.optimizer_bytes import optimizer_tensors, step_bytes
 from deepnet.training.checkpoint.optimizer_state import optimizer_state
 from deepnet.training.config import OptimizerConfig
-from deepnet.training.optimization.optimizers import build_optimizer, plain_policies
+from deepnet.training.optimization.optimizers import (
+    PlainPolicy,
+    build_optimizer,
+    plain_policies,
+)
 
 NAMES = {
     "adam": {}, "adamw": {}, "radam": {}, "sgd": {}, "sgd with momentum": {"momentum": 0.9},
@@ -32,6 +36,30 @@ def test_states_are_those_of_an_optimiser_that_has_stepped(name):
     assert {n: (t.shape, t.dtype) for n, t in found.items()} == {
         n: (t.shape, t.dtype) for n, t in real.items()
     }
+
+
+def test_muon_keeps_one_tensor_of_a_matrix_and_steps_the_largest_in_half_precision():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"inside": nn.Linear(40, 30), "table": nn.Embedding(50, 40)})
+    config = OptimizerConfig(name="muon")
+    rows = [
+        (name, p, PlainPolicy(depth=int(name == "inside.weight")))
+        for name, p in model.named_parameters()
+    ]
+    optimizer = build_optimizer(config, policies=rows)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    parameters = dict(model.named_parameters())
+    real, _ = optimizer_state(optimizer, parameters=parameters)
+    found = optimizer_tensors(config, parameters, matrices=["inside.weight"])
+    assert {n: (t.shape, t.dtype) for n, t in found.items()} == {
+        n: (t.shape, t.dtype) for n, t in real.items()
+    }
+    matrix = model["inside"].weight.nbytes
+    for device in (CPU, torch.device("cuda")):
+        needed = step_bytes(config, parameters, device=device, matrices=["inside.weight"])
+        assert matrix <= needed <= 4 * matrix  # the update, and five copies of half its size
 
 
 def test_a_fused_step_needs_nothing_and_others_at_most_a_few_times_the_largest_parameter():

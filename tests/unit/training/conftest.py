@@ -12,6 +12,7 @@ from deepnet.record import RunFolder, read_jsonl
 from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from deepnet.training.loop import train_loop
+from deepnet.training.optimization.optimizers import PlainPolicy
 
 
 @dataclass
@@ -52,6 +53,12 @@ class Toy:
     def loss(self, model, batch):
         return F.cross_entropy(model(batch.x), batch.y, reduction="sum")
 
+    def policies(self, model):
+        """Say that every matrix is one of a branch."""
+        return [
+            (name, p, PlainPolicy(depth=int(p.dim() == 2))) for name, p in model.named_parameters()
+        ]
+
     def train(
         self, name="run", *, model=None, resume=False, optimizer=None, schedule=None, **other
     ):
@@ -63,6 +70,8 @@ class Toy:
         run = RunFolder.open(path) if resume else RunFolder.create(path, recipe={})
         model = self.model() if model is None else model
         arguments = {"loader": self.updates(), "loss": self.loss, **other}
+        if (optimizer or {}).get("name") == "muon":
+            arguments["policies"] = self.policies(model)
         result = train_loop(
             model,
             run=run,

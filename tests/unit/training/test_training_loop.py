@@ -96,7 +96,7 @@ def test_a_window_averages_the_steps_it_covers(toy):
 
 
 @pytest.mark.parametrize("stop_at", [1, 4, 7, 9])
-@pytest.mark.parametrize("name", ["adam", "adamw", "radam", "sgd", "adafactor"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "radam", "sgd", "adafactor", "muon"])
 def test_resuming_equals_never_stopping_bit_for_bit(toy, name, stop_at):
     settings = {"optimizer": {"name": name}, "ema_decay": 0.9, "log_every": 3, "validate_every": 5}
     settings["validate"] = lambda model, step: {

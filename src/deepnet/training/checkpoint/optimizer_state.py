@@ -61,26 +61,26 @@ def _check_keys(
 ) -> None:
     """Raise CheckpointError where a parameter's state lacks what the optimiser itself makes of one of as many axes.
 
-    What that is, an optimiser of the same kind and numbers shows with a parameter of one number.
+    What that is, an optimiser of the same kind shows with a parameter of one number in a group of the same numbers.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    numbers = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-    needed: dict[int, set[str]] = {}
+    groups = optimizer.param_groups
+    homes = [(number, p.dim()) for number, group in enumerate(groups) for p in group["params"]]
+    needed: dict[tuple[int, int], set[str]] = {}
     for index, found in state.items():
-        axes = parameters[index].dim()
-        if axes not in needed:
-            needed[axes] = _keys_made(optimizer, numbers, axes)
-        if lacking := needed[axes] - found.keys():
+        home = homes[index]
+        if home not in needed:
+            needed[home] = _keys_made(optimizer, groups[home[0]], axes=home[1])
+        if lacking := needed[home] - found.keys():
             raise CheckpointError(
                 f"the optimiser's state of '{names[index]}' lacks {', '.join(sorted(lacking))}"
             )
 
 
-def _keys_made(optimizer: optim.Optimizer, numbers: Mapping[str, Any], axes: int) -> set[str]:
+def _keys_made(optimizer: optim.Optimizer, group: Mapping[str, Any], *, axes: int) -> set[str]:
     one = nn.Parameter(torch.ones((1,) * axes))
     one.grad = torch.ones_like(one)
     kind: Any = type(optimizer)  # each takes groups alone, which their base class does not
-    fresh = kind([{**numbers, "params": [one]}])
+    fresh = kind([{**group, "params": [one]}])
     fresh.step()
     return set(fresh.state[one])
 

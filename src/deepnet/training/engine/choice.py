@@ -12,6 +12,9 @@ from deepnet.training.engine.data_parallel import DataParallel
 from deepnet.training.engine.ranks import Ranks
 from deepnet.training.plan import Plan
 
+_OF_WHOLE_MATRICES = {"lamb": "measures", "adafactor": "measures", "muon": "orthogonalises"}
+"""What an optimiser does to whole matrices, of which a process of the sharded engine holds some rows."""
+
 
 def make_engine(model: nn.Module, plan: Plan, *, ranks: Ranks, **parts: Any) -> Engine:
     """Return what runs a model by a plan; `parts` are its policies and blocks.
@@ -35,9 +38,10 @@ def make_engine(model: nn.Module, plan: Plan, *, ranks: Ranks, **parts: Any) -> 
 
 def refuse_what_needs_whole_weights(plan: Plan, ranks: Ranks) -> None:
     """Raise ConfigError for what does not work on parts of matrices."""
+    name = plan.optimizer.name
     reasons = {
-        f"optimizer.name = '{plan.optimizer.name}', which measures whole matrices": (
-            plan.optimizer.name in ("lamb", "adafactor")
+        f"optimizer.name = '{name}', which {_OF_WHOLE_MATRICES.get(name)} whole matrices": (
+            name in _OF_WHOLE_MATRICES
         ),
         "training.precision = 'fp16', whose scale the ranks would lower apart; take bf16": (
             plan.precision.name == "fp16"

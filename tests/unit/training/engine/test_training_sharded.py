@@ -17,6 +17,7 @@ from deepnet.transformer.models import Transformer, TransformerConfig
     [
         ({"optimizer": {"name": "lamb"}}, "optimizer.name = 'lamb', which measures whole"),
         ({"optimizer": {"name": "adafactor"}}, "optimizer.name = 'adafactor', which measures"),
+        ({"optimizer": {"name": "muon"}}, "optimizer.name = 'muon', which orthogonalises whole"),
         ({"precision": Precision("fp16", "cpu")}, "training.precision = 'fp16'"),
         ({"offload": True}, "training.offload on a CPU"),
         ({"probing": Probing(1, lambda *_, **__: None)}, "probes.every = 0"),
