@@ -114,4 +114,5 @@ class _Table(nn.Module):
         rows = F.embedding(ids, self.weight, padding_idx=self.padding)
         logits = F.linear(source[..., : self.gate.shape[1]], self.gate)
         gates = _MOST * torch.sigmoid(logits)
-        return (gates.unsqueeze(-1) * rows.unflatten(-1, (self.num_heads, -1))).flatten(-2)
+        by_head = rows.view(*rows.shape[:-1], self.num_heads, -1)
+        return (gates.unsqueeze(-1) * by_head).flatten(-2)

@@ -127,6 +127,7 @@ def attention_magnitudes(model: Transformer, forward: Callable[[], Any]) -> list
 
     with torch.no_grad(), ExitStack() as hooks:
         for attention in (m for m in model.modules() if isinstance(m, Attention)):
+            assert attention.v is not None
             hooks.callback(attention.v.register_forward_hook(keep_values(attention)).remove)
             hooks.callback(attention.out.register_forward_pre_hook(compare(attention)).remove)
         forward()
