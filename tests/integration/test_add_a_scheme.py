@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deepnet.schemes.base import Learned, SitePlan, Stream
+from deepnet.schemes.base import Learned, SitePlan, Stream, ValueStream
 from deepnet.testing import SchemeCase
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add_a_scheme.md").read_text()
@@ -97,10 +97,46 @@ def test_the_stream_of_the_page_computes_what_the_page_says(folder):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_the_values_of_the_page_are_what_the_page_says(folder):
+    (folder / "check_bias.py").write_text(
+        FILES["check_shrunk.py"]
+        .replace("shrunk:Scheme", "token_bias:Scheme")
+        .replace(
+            "        x = x + part.f(part.residual.pre(x)) / num_layers**0.5\n",
+            "        n, values = part.residual.pre(x), None\n"
+            "        if part.site.kind == 'self':\n"
+            "            numbers = part.residual.extra['table'].weight[part.inputs.ids]\n"
+            "            values = part.branch.v(n) + numbers\n"
+            "        x = x + part.f(n, values)\n",
+        )
+        .replace("import SchemeCase, ", "import SchemeCase, glorot_std, ")
+        .replace(
+            "equation=equation,\n",
+            "equation=equation,\n"
+            "        std=lambda stack, role, layer: (\n"
+            "            0.1 if role == 'embedding' and layer else glorot_std(stack, role, layer)\n"
+            "        ),\n",
+        )
+        .replace(
+            "    return 2 * config.d_model * stacks\n",
+            "    layers = config.encoder_layers + config.decoder_layers\n"
+            "    return 2 * config.d_model * stacks + config.vocab_size * layers\n",
+        )
+    )
+    ended = run(folder, "check_bias.py")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("answer", [SitePlan, Learned, SchemeCase], ids=lambda kind: kind.__name__)
 def test_the_page_names_everything_that_may_be_answered_or_claimed(answer):
     missing = [one.name for one in fields(answer) if not re.search(rf"\b{one.name}\b", PAGE)]
     assert not missing, f"docs/add_a_scheme.md does not say what {answer.__name__} has: {missing}"
+
+
+def test_the_page_names_what_a_stream_of_values_may_do():
+    own = [name for name, value in vars(ValueStream).items() if callable(value)]
+    assert own == ["values"]
+    assert "    def values(self" in FILES["token_bias.py"]
 
 
 def test_the_page_names_what_a_stream_may_do():

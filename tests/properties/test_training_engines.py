@@ -95,10 +95,11 @@ def make(scheme):
     torch.manual_seed(0)
     plan = load_scheme(scheme, {})
     architecture = plan.architectures[0]
+    layers = 2 if scheme == "value_residual" else 1  # of one layer it is its base
     config = TransformerConfig(
         architecture=architecture,
-        encoder_layers=int(architecture != "decoder_only"),
-        decoder_layers=int(architecture != "encoder_only"),
+        encoder_layers=layers * (architecture != "decoder_only"),
+        decoder_layers=layers * (architecture != "encoder_only"),
         d_model=8,
         ffn_dim=12,
         num_heads=2,

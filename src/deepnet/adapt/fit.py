@@ -147,7 +147,8 @@ def _reasons(
 
 
 def _stack_reasons(stack: FoundStack, plan: StackPlan, context: StackContext) -> Iterator[str]:
-    if type(plan.stream) is not Stream:
+    makes_values = any(site_plan.values != "own" for _, site_plan in plan.sites)
+    if type(plan.stream) is not Stream and not makes_values:
         yield f"it hands on more than one tensor from site to site ({type(plan.stream).__name__})"
     here = [(found.site.layer, found.site.kind) for found in stack.sites]
     if [(site.layer, site_plan.branch) for site, site_plan in plan.sites] != here:

@@ -32,6 +32,8 @@ def branch_demands(plan: SitePlan) -> Iterator[str]:
         yield f"a norm on {'its ' if place in ('heads', 'activation') else ''}{place}"
     if plan.head_scale is not None:
         yield "a scale per head"
+    if plan.values != "own":
+        yield "values that its stream makes (plan.stream.values)"
     if plan.attention_multiplier is not None:
         yield "attention scores times a factor of its own (plan.attention_multiplier)"
     if plan.preactivation_scale is not None:

@@ -48,7 +48,15 @@ class ResidualSites(Stepped):
         return self.plan.stream.open(x if self.norm is None else self.norm(x))
 
     def through(self, state: Any, site: Residual, branch: Callable[[Tensor], Tensor]) -> Any:
-        """Return the state after a site, whose branch maps [B, T, D] to [B, T, D]."""
+        """Return the state after a site, whose branch maps [B, T, D] to [B, T, D].
+
+        Raises ConfigError where the scheme's stream makes the branch's values: call its `read`, `values` and `write`.
+        """
+        if site.plan.values != "own":
+            raise ConfigError(
+                f"this scheme's stream makes the values of the branch '{site.site.kind}', which `through` cannot give "
+                "it; call read, values and write of plan.stream for this site"
+            )
         x, carry = self.plan.stream.read(state, site)
         return self.plan.stream.write(state, carry, site, branch(x))
 

@@ -47,6 +47,8 @@ def _site_placement(plan: SitePlan) -> Placement | None:
 
 def _reasons(model: Transformer, placement: Placement) -> Iterator[str]:
     """Yield what stands against folding."""
+    if any(site.residual.plan.values != "own" for site in model.sites()):
+        yield "its attention reads other values than it projects"
     if model.logit_scale is not None and value(model.logit_scale).numel() > 1:
         yield "it has a scale per logit"
     for stack in model.stacks():

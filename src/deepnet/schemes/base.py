@@ -31,6 +31,8 @@ InitKind = Literal["xavier_normal", "xavier_uniform", "normal", "uniform", "cons
 
 EndsKey = Literal["rows", "std", "lr", "weight_decay"]
 Change = Literal["norm", "scale", "init", "schedule", "stream", "values"]
+Values = Literal["own", "mixed", "given"]
+"""What an attention reads: the values that it projects, what a `ValueStream` makes of these, or the stream's alone."""
 
 ALL_ARCHITECTURES: tuple[Architecture, ...] = ("encoder_decoder", "encoder_only", "decoder_only")
 
@@ -137,6 +139,10 @@ class StackContext:
     make_norm: "Callable[[int], nn.Module]"
     dropout: float = 0.0
     """Rate on the embedding and on what branches return; 0 where it is not known."""
+    num_kv_heads: int = 0
+    """Heads of keys and values; 0 where it is not known."""
+    vocab_size: int = 0
+    """Ids that the stack may be given, padding the last of them; 0 where it is not known."""
 
     @property
     def num_layers(self) -> int:
@@ -164,6 +170,7 @@ class SitePlan:
     )
     head_scale: Scale | None = None
     attention_multiplier: float | None = None
+    values: Values = "own"
     preactivation_scale: Scale | None = None
     shifts: Mapping[Literal["input", "preactivation", "activation"], float] = field(
         default_factory=dict
@@ -248,6 +255,35 @@ class Stream:
         """Return the one tensor [B, T, D] that a probe should look at."""
         looked_at: Tensor = state
         return looked_at
+
+
+class ValueStream(Stream):
+    """A stream that has a say in the values of self- and cross-attention, where a site's plan asks for it."""
+
+    def values(
+        self,
+        state: Any,
+        site: ResidualSite,
+        own: "Tensor | None",
+        *,
+        source: "Tensor",
+        ids: "Tensor | None",
+    ) -> "tuple[Tensor, Any]":
+        """Return the values [B, C, V] that an attention reads, and the state from which `write` goes on.
+
+        It is called between `read` and `write`. `own` is what the attention projects of `source` [B, C, D], its input
+        or the memory; None where its values are "given", and it has no projection. `ids` [B, C] are the tokens of the
+        source, None of a memory. In decoding step by step, a call sees what is new.
+        """
+        raise NotImplementedError
+
+
+@runtime_checkable
+class HasRoles(Protocol):
+    """An extra module of a site with matrices that are drawn and trained by role."""
+
+    def roles(self) -> "Mapping[Role, Tensor]":
+        """Return those matrices by role; an embedding's learning rate and decay are those of the stack's embedding."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from deepnet.schemes.base import Change, ResidualScheme
 TrustCode = str | Collection[str]
 """Classes "module:Class" that somebody else's files may bring, so that their code runs; one, or several."""
 _OURS = f"{package.__name__.partition('.')[0]}."
-_NOT_SCHEMES = ("base", "catalogue", "coefficients", "history")
+_NOT_SCHEMES = ("base", "catalogue", "coefficients", "history", "values")
 UNDEFINED = {
     "mixnorm": "a row of table 2 of BranchNorm (arXiv 2305.02790) that its authors define nowhere: there is no "
     "equation to implement",

@@ -47,9 +47,9 @@ class SiteParts:
         """Return the attention or the feed-forward module."""
         return self.sublayer.branch
 
-    def f(self, x: Tensor) -> Tensor:
-        """Return the bare branch's output from its input, both [B, T, D]."""
-        return self.sublayer.compute(x, self.inputs)
+    def f(self, x: Tensor, values: Tensor | None = None) -> Tensor:
+        """Return the bare branch's output from its input, both [B, T, D]; of `values` [B, C, V] where given any."""
+        return self.sublayer.compute(x, self.inputs._replace(values=values))
 
 
 @dataclass(frozen=True)

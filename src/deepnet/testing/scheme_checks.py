@@ -253,7 +253,11 @@ CHECKS: tuple[Callable[[SchemeCase], None], ...] = (
 def _require_equation(case: SchemeCase, model: Transformer, stack: Stack) -> None:
     x = torch.randn(3, 4, 16, dtype=torch.float64)
     decodes = stack.name == "decoder"
-    inputs = Inputs(causal=decodes, memory=torch.randn_like(x) if decodes else None)
+    inputs = Inputs(
+        causal=decodes,
+        memory=torch.randn_like(x) if decodes else None,
+        ids=torch.randint(model.config.vocab_size, x.shape[:2]),
+    )
     state: Any = stack.stream.open(x)
     for layer in stack.layers:
         state = layer(state, inputs)

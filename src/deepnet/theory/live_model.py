@@ -105,7 +105,15 @@ def predicted_update(model: Transformer, before: dict[str, list[BranchMatrices]]
 
 
 def attention_magnitudes(model: Transformer, forward: Callable[[], Any]) -> list[float]:
-    """Return Lemma 4.1's quantity in every attention: magnitude of the mixed values over that of the values."""
+    """Return Lemma 4.1's quantity in every attention: magnitude of the mixed values over that of the values.
+
+    Raises ConfigError where a scheme makes other values than those that are projected.
+    """
+    if any(site.residual.plan.values != "own" for site in model.sites()):
+        raise ConfigError(
+            "attention reads other values here than it projects, and Lemma 4.1 compares it with those it reads; take "
+            "a model whose scheme leaves values alone"
+        )
     magnitudes: list[float] = []
     values: dict[int, Tensor] = {}
 
@@ -119,6 +127,7 @@ def attention_magnitudes(model: Transformer, forward: Callable[[], Any]) -> list
 
     with torch.no_grad(), ExitStack() as hooks:
         for attention in (m for m in model.modules() if isinstance(m, Attention)):
+            assert attention.v is not None
             hooks.callback(attention.v.register_forward_hook(keep_values(attention)).remove)
             hooks.callback(attention.out.register_forward_pre_hook(compare(attention)).remove)
         forward()

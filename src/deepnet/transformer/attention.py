@@ -38,7 +38,8 @@ class Attention(nn.Module):
         kv_dim = num_kv_heads * self.head_size
         self.q = nn.Linear(d_model, d_model, bias=plan.bias)
         self.k = nn.Linear(d_model, kv_dim, bias=plan.bias)
-        self.v = nn.Linear(d_model, kv_dim, bias=plan.bias)
+        has_own = plan.values != "given"
+        self.v = nn.Linear(d_model, kv_dim, bias=plan.bias) if has_own else None
         self.out = nn.Linear(d_model, d_model, bias=plan.bias)
         norms = plan.inner_norms
         self.q_norm = build_norm(norms.get("q"), self.head_size)
@@ -53,7 +54,8 @@ class Attention(nn.Module):
 
     def roles(self) -> dict[Role, nn.Linear]:
         """Return the linear map of each role, the one that returns the branch's output last."""
-        return {"q": self.q, "k": self.k, "v": self.v, "out": self.out}
+        v: dict[Role, nn.Linear] = {} if self.v is None else {"v": self.v}
+        return {"q": self.q, "k": self.k, **v, "out": self.out}
 
     def _attend(
         self,
@@ -71,16 +73,23 @@ class Attention(nn.Module):
             q, k, v, keep=keep, causal=causal, bias=bias, dropout=dropout, scale=self.multiplier
         )
 
-    def _keys_and_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values [B, G, C, K] of `source` [B, C, D]."""
-        return self._heads(self.k(source), self.k_norm), self._heads(self.v(source), self.v_norm)
+    def _keys_and_values(self, source: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return keys and values [B, G, C, K] of `source` [B, C, D]; values are `values` [B, C, G * K] where given."""
+        k = self._heads(self.k(source), self.k_norm)
+        return k, self._heads(self._project(source) if values is None else values, self.v_norm)
+
+    def _project(self, source: Tensor) -> Tensor:
+        """Return the attention's own values [B, C, G * K] of `source` [B, C, D]."""
+        assert self.v is not None, "an attention whose values are given has no projection of them"
+        projected: Tensor = self.v(source)
+        return projected
 
     def _read_memory(self, inputs: Inputs, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
         """Return keys and values [B, G, C, K] of the memory, computed in the first call only where there is a cache."""
         if cache is not None and not cache.memory.empty:
             return cache.memory.get()
         assert inputs.memory is not None
-        k, v = self._keys_and_values(inputs.memory)
+        k, v = self._keys_and_values(inputs.memory, inputs.values)
         if cache is not None:
             cache.memory.store(k, v)
         return k, v
@@ -108,8 +117,11 @@ class SelfAttention(Attention):
     def forward(
         self, x: Tensor, inputs: Inputs = NOTHING, cache: LayerCache | None = None
     ) -> Tensor:
-        """Return [B, T, D] from `x` [B, T, D]; with a cache, its keys and values join those of earlier calls."""
-        q, (k, v) = self._heads(self.q(x), self.q_norm), self._keys_and_values(x)
+        """Return [B, T, D] from `x` [B, T, D]; with a cache, its keys and values join those of earlier calls.
+
+        What joins are the values that were read, whoever made them.
+        """
+        q, (k, v) = self._heads(self.q(x), self.q_norm), self._keys_and_values(x, inputs.values)
         if inputs.rotary is not None:
             q, k = rotate_both(q, k, inputs.rotary)
         if cache is not None:
@@ -141,7 +153,7 @@ class MergedAttention(Attention):
         `inputs.keep` says what each position averages over, by default itself and everything before it.
         """
         q, (k, v) = self._heads(self.q(x), self.q_norm), self._read_memory(inputs, cache)
-        own = self._heads(self.v(x), self.v_norm)
+        own = self._heads(self._project(x), self.v_norm)
         if cache is not None:
             _, own = cache.own.append(own, own)
         y = self._attend(q, k, v, keep=inputs.memory_keep, bias=inputs.memory_bias)

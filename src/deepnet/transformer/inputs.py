@@ -26,6 +26,10 @@ class Inputs(NamedTuple):
     """What self-attention adds to its scores, [B, 1 or H, 1 or T, C]: `keep` or `causal`, and what positions say."""
     memory_bias: Tensor | None = None
     """What cross-attention adds to its scores, [B, 1 or H, 1, S]."""
+    ids: Tensor | None = None
+    """The stack's own tokens [B, T]."""
+    values: Tensor | None = None
+    """What one attention reads in place of the values that it projects, [B, C, G * K]; it is no other's."""
 
     def laid_out(self, x: Tensor, positions: InAttention, *, num_heads: int) -> "Inputs":
         """Return these inputs with what each attention of a stack would else compute, from the first `x` [B, T, D].

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Branch, Site, SitePlan, Stream
+from deepnet.errors import ConfigError
+from deepnet.schemes.base import Branch, Site, SitePlan, Stream, ValueStream
 from deepnet.transformer.attention import (
     Attention,
     CrossAttention,
@@ -57,6 +58,29 @@ class Sublayer(nn.Module):
         return y
 
 
+class ValueSublayer(Sublayer):
+    """A residual site with an attention, the values of which its stream has a say in."""
+
+    stream: ValueStream
+
+    def forward(self, state: Any, inputs: Inputs, cache: LayerCache | None) -> Any:
+        """Return the stream's next state; of a memory that is in the cache, the values are there."""
+        x, carry = self.stream.read(state, self.residual)
+        is_cached = self.kind == "cross" and cache is not None and not cache.memory.empty
+        if not is_cached:
+            values, state = self._values(state, x, inputs)
+            inputs = inputs._replace(values=values)
+        return self.stream.write(state, carry, self.residual, self.compute(x, inputs, cache))
+
+    def _values(self, state: Any, x: Tensor, inputs: Inputs) -> tuple[Tensor, Any]:
+        """Return the values [B, C, G * K] of the branch's input `x` [B, T, D] or of the memory, and the state."""
+        source, ids = (inputs.memory, None) if self.kind == "cross" else (x, inputs.ids)
+        assert isinstance(self.branch, Attention)
+        assert source is not None
+        own = None if self.branch.v is None else self.branch.v(source)
+        return self.stream.values(state, self.residual, own, source=source, ids=ids)
+
+
 class Layer(nn.Module):
     """The sites of one layer by name, in the order of the scheme's plan."""
 
@@ -71,7 +95,9 @@ class Layer(nn.Module):
         super().__init__()
         self.sublayers = nn.ModuleDict(
             {
-                name: Sublayer(site, plan, shape=shape, stream=stream, scales=scales)
+                name: _sublayer_class(site, plan, stream)(
+                    site, plan, shape=shape, stream=stream, scales=scales
+                )
                 for name, (site, plan) in sites.items()
             }
         )
@@ -81,6 +107,18 @@ class Layer(nn.Module):
         for sublayer in self.sublayers.values():
             state = sublayer(state, inputs, cache)
         return state
+
+
+def _sublayer_class(site: Site, plan: SitePlan, stream: Stream) -> type[Sublayer]:
+    """Return the class of a site; raises ConfigError where nobody can make the values that it plans."""
+    if plan.values == "own":
+        return Sublayer
+    if plan.branch in ("self", "cross") and isinstance(stream, ValueStream):
+        return ValueSublayer
+    raise ConfigError(
+        f"values '{plan.values}' are planned for the branch '{plan.branch}' of layer {site.layer}, in a stream of kind "
+        f"{type(stream).__name__}; expected self or cross, and a ValueStream"
+    )
 
 
 def build_branch(

@@ -260,10 +260,14 @@ def stack_context(
     config: TransformerConfig, stack: StackName, *, optimizer_family: OptimizerFamily
 ) -> StackContext:
     """Return what a scheme may know of a stack of that shape."""
+    translates = config.architecture == "encoder_decoder"
+    source_size = config.source_vocab_size if translates and stack == "encoder" else 0
     return StackContext(
         stack=stack,
         optimizer_family=optimizer_family,
         make_norm=norm_factory(config.norm, eps=config.norm_eps),
+        num_kv_heads=config.num_kv_heads or config.num_heads,
+        vocab_size=source_size or config.vocab_size,
         **config.model_dump(include=_CONTEXT_FIELDS),
     )
 

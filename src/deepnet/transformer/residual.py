@@ -1,9 +1,11 @@
 """The ordinary residual site: post(skip * s + branch * dropout(out(f(pre(x)))))."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
-from deepnet.schemes.base import Norm, ResidualSite, Site, SitePlan
+from deepnet.schemes.base import HasRoles, Norm, ResidualSite, Role, Site, SitePlan
 from deepnet.transformer.dropout import dropout, dropped_sum
 from deepnet.transformer.norms import ScaledNorm
 from deepnet.transformer.scales import ScaleBuilder, scaled
@@ -39,6 +41,12 @@ class Residual(nn.Module, ResidualSite):
     def reset_parameters(self) -> None:
         """Set the shift to its start."""
         reset_shift(self.shift, self.plan.shifts.get("input"))
+
+    def roles(self) -> Iterator[tuple[Role, Tensor]]:
+        """Yield the matrices of the extra modules that are drawn by role."""
+        for module in self.extra.values():
+            if isinstance(module, HasRoles):
+                yield from module.roles().items()
 
     def enter(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the branch's input and the skip, from the stream [B, T, D]."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -124,6 +125,9 @@ class Stack(nn.Module):
             layer, plan = site.residual.site.layer, site.residual.plan
             for role, owner in site.branch.roles().items():
                 yield planned_weight(self.name, layer, role, owner.weight, plan)
+            for role, matrix in site.residual.roles():
+                policy = {**self.plan.ends.policy, **plan.policy}
+                yield planned_weight(self.name, layer, role, matrix, replace(plan, policy=policy))
 
     def forward(
         self,
@@ -137,7 +141,7 @@ class Stack(nn.Module):
         """Return [B, T, D] from token ids [B, T]; with a cache, the T columns all stand at position `start`."""
         x = self.entry(embedding(ids), start, same_position=cache is not None)
         found = self._in_attention(x, start, cache)
-        inputs = inputs.laid_out(x, found, num_heads=self.num_heads)
+        inputs = inputs.laid_out(x, found, num_heads=self.num_heads)._replace(ids=ids)
         state: Any = self.stream.open(x)
         for index, layer in enumerate(self.layers):
             state = layer(state, inputs, None if cache is None else cache.layers[index])

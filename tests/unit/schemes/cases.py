@@ -38,6 +38,8 @@ from equations import (
     siamese_norm,
     static_maps,
     sub_ln,
+    value_embeddings,
+    value_residual,
     x0,
 )
 
@@ -65,6 +67,17 @@ def final_norms(config):
 def site_norms(config):
     """Return the parameters of one LayerNorm per site."""
     return 2 * config.d_model * sum(num_sites(config))
+
+
+def upper_attentions(config):
+    """Return how many attentions stand above the first layer of their stack."""
+    first = num_stacks(config) + (config.encoder_layers > 0 and config.decoder_layers > 0)
+    return num_sites(config)[0] - first
+
+
+def value_tables(config):
+    """Return the parameters of two tables of the tokens per stack of 4 layers, and of their gates."""
+    return num_stacks(config) * 2 * (config.vocab_size * config.d_model + 12 * config.num_heads)
 
 
 def r_fixup_parameters(config):
@@ -579,5 +592,38 @@ CASES = [
             ),
         )
         for start in ("neutral", "nanochat")
+    ),
+    *(
+        SchemeCase(
+            name="value_residual",  # arXiv 2410.17897; learned: modded-nanogpt, 2024-11-10
+            options={"mix": mix},
+            equation=value_residual(mix),
+            coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+            extra_parameters=lambda config, per_site=per_site: (
+                final_norms(config) + upper_attentions(config) * per_site
+            ),
+        )
+        for mix, per_site in (("half", 0), ("learned", 1), ("first", -(64 * 64 + 64)))
+    ),
+    SchemeCase(
+        name="value_residual",
+        options={"base": "deepnorm"},
+        equation=value_residual("half", deepnorm_alpha),
+        coefficients={(6, 6): (18**0.25, 72**-0.25), (100, 100): (300**0.25, 1200**-0.25)},
+        std=gained(deepnorm_gain),
+    ),
+    SchemeCase(
+        name="value_embeddings",  # karpathy/nanochat, nanochat/gpt.py
+        equation=value_embeddings(),
+        coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},
+        extra_parameters=lambda config: final_norms(config) + value_tables(config),
+    ),
+    SchemeCase(
+        name="value_embeddings",
+        options={"base": "deepnorm"},
+        equation=value_embeddings(deepnorm_alpha),
+        coefficients={(6, 6): (18**0.25, 72**-0.25), (100, 100): (300**0.25, 1200**-0.25)},
+        std=gained(deepnorm_gain),
+        extra_parameters=value_tables,
     ),
 ]

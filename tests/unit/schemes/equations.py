@@ -190,13 +190,17 @@ def same(y):
     return y
 
 
-def attention(site, x, *, multiplier=8**-0.5, q=same, k=same, v=same, heads=same):
-    """Attention written out, with what may happen to q, k and v [B, H, T, K] and to the heads' outputs [B, T, H, K]."""
+def attention(site, x, *, multiplier=8**-0.5, q=same, k=same, v=same, heads=same, given=None):
+    """Attention written out, with what may happen to q, k and v [B, H, T, K] and to the heads' outputs [B, T, H, K].
+
+    Its values may be `given` [B, C, V].
+    """
     branch, cross = site.branch, site.site.kind == "cross"
     read = site.inputs.memory if cross else x
+    given = branch.v(read) if given is None else given
     queries, keys, values = (
-        norm(project(source).unflatten(-1, (branch.num_heads, -1)).transpose(1, 2))
-        for norm, project, source in ((q, branch.q, x), (k, branch.k, read), (v, branch.v, read))
+        norm(projected.unflatten(-1, (branch.num_heads, -1)).transpose(1, 2))
+        for norm, projected in ((q, branch.q(x)), (k, branch.k(read)), (v, given))
     )
     scores = multiplier * queries @ keys.transpose(2, 3)
     if site.inputs.causal and not cross:
@@ -520,3 +524,53 @@ def x0(x, parts):
         for site in layer:
             x = x + site.f(site.residual.pre(x))
     return parts.ends.final(x)
+
+
+def value_residual(mix, skip=None):
+    """Values (v_1 + v_l) / 2, (1 - m) v_l + m v_1 or v_1 above layer 1, of self and cross apart."""
+
+    def values(site, x, first, _):
+        kind = site.site.kind
+        if mix == "first" and site.site.layer > 1:
+            return first[kind]
+        v = site.branch.v(site.inputs.memory if kind == "cross" else x)
+        if site.site.layer == 1:
+            first[kind] = v
+            return v
+        m = site.residual.extra["value_mix"].m if mix == "learned" else 0.5
+        return (1 - m) * v + m * first[kind]
+
+    return with_values(values, skip)
+
+
+def value_embeddings(skip=None):
+    """v + 3 sigmoid(W_g n[:12]) E[token] in every second self-attention from the top, head by head."""
+
+    def values(site, x, _, num_layers):
+        if site.site.kind != "self" or num_layers % 2 != site.site.layer % 2:
+            return None
+        table, v = site.residual.extra["value_table"], site.branch.v(x)
+        rows, heads = table.weight[site.inputs.ids].chunk(len(table.gate), -1), []
+        for own, row, w in zip(v.chunk(len(table.gate), -1), rows, table.gate, strict=True):
+            gate = 3 / (1 + (-(x[..., :12] * w).sum(-1, keepdim=True)).exp())
+            heads.append(own + gate * row)
+        return torch.cat(heads, -1)
+
+    return with_values(values, skip)
+
+
+def with_values(values, skip):
+    """Pre-LN's sites, or LN(skip * x + f(x)), with attention over values(site, n, a dict, number of layers)."""
+
+    def equation(x, parts):
+        kept = {}
+        for site in parts.sites:
+            n = x if skip else site.residual.pre(x)
+            if site.site.kind == "ffn":
+                y = site.f(n)
+            else:
+                y = attention(site, n, given=values(site, n, kept, len(parts.layers)))
+            x = site.residual.post(skip(parts) * x + y) if skip else x + y
+        return x if skip else parts.ends.final(x)
+
+    return equation

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from hypotheses import check_cached_hypotheses
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -223,39 +224,9 @@ def test_its_gradients_are_those_of_the_function(row, length):
 
 @every_kind
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
-@torch.no_grad()
 def test_cached_hypotheses_equal_the_whole_prefix(row, architecture):
-    """They branch, change their number and lose dead entries, also in another order: every step is exact."""
-    model = model_of(row, architecture=architecture)
     source, source_keep, _ = batch(6)
-    memory = model.encode(source, source_keep) if model.encoder else None
-    cache = model.begin(memory, source_keep if model.encoder else None)
-    prefixes, keep = torch.full((2, 1, 1), PAD), torch.ones(2, 1, 1, dtype=torch.bool)
-    generator = torch.Generator().manual_seed(1)
-    for position, width in enumerate([3, 2, 4, 1, 3, 5, 2, 3]):
-        found = model.step(prefixes[..., -1], position, cache, keep)
-        for w in range(prefixes.shape[1]):
-            read = (source, source_keep, prefixes[:, w]) if model.encoder else (prefixes[:, w],)
-            torch.testing.assert_close(found[:, w], model(*read)[:, -1], rtol=0, atol=1e-11)
-        parents = torch.randint(prefixes.shape[1], (2, width), generator=generator)
-        rows = torch.arange(2)[:, None]
-        new = torch.randint(2, PAD, (2, width, 1), generator=generator)
-        prefixes, keep = torch.cat([prefixes[rows, parents], new], 2), keep[rows, parents]
-        if position % 3 == 1:
-            alive = keep.any(1)
-            order = (
-                torch.rand(alive.shape, generator=generator) + alive
-            )  # the dead last, the others mixed
-            entries = order.argsort(dim=1, descending=True)[:, : int(alive.sum(1).max())]
-            cache.retain(entries)
-            keep = keep.gather(2, entries[:, None].expand(-1, width, -1))
-        if position == 4:
-            turned_round = torch.tensor([1, 0])
-            cache.select(turned_round)
-            source, source_keep = source[turned_round], source_keep[turned_round]
-            prefixes, keep = prefixes[turned_round], keep[turned_round]
-        own = torch.eye(width, dtype=torch.bool).expand(2, -1, -1)
-        keep = torch.cat([keep, own], 2)
+    check_cached_hypotheses(model_of(row, architecture=architecture), source, source_keep)
 
 
 @every_kind
