@@ -133,6 +133,9 @@ class StackContext:
     make_norm: "Callable[[int], nn.Module]"
     dropout: float = 0.0
     """Rate on the embedding and on what branches return; 0 where it is not known."""
+    loops: int = 1
+    """Times that the layers run with the same weights; the numbers of layers above have all passes in them, unless
+    the recipe asks for coefficients of the stored depth."""
 
     @property
     def num_layers(self) -> int:
