@@ -14,11 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from deepnet.errors import CheckpointError
 from deepnet.transformer.models import Transformer, TransformerConfig
 
+_META = torch.device("meta")
 _DRAWS = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)
 UNBUILDABLE = (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError)
 """What numbers that no saved model has may lead to, in arithmetic or in torch."""
 _TIMES, _PER_TENSOR, _BESIDES = 4, 1000, 1 << 20
 """Numbers that may be made for each saved one, for what a tensor costs by itself, and besides: tables, fixed scales."""
+_PER_PLAN = 250
+"""Numbers that what is planned for a layer takes the place of; of looped layers many are planned for one stored."""
 
 
 def check_shape(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> None:
@@ -36,6 +39,11 @@ def check_shape(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> Non
         raise CheckpointError(
             f"a model of the shape that config.json says has at least {least:,} parameters, but there are {saved:,} "
             "numbers in model.safetensors; one of them is damaged or of another model: copy both again"
+        )
+    if layers * config.loops * _PER_PLAN > _allowed(tensors):
+        raise CheckpointError(
+            f"config.json says that {layers} layers run {config.loops} times, more than a file of that size is trusted "
+            "with; it is damaged or of another model: copy it again"
         )
 
 
@@ -66,14 +74,13 @@ class Frugal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._left = _BESIDES + _TIMES * (_numbers(tensors) + _PER_TENSOR * len(tensors))
+        self._left = _allowed(tensors)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if (
-            "device" in kwargs
-        ):  # what makes a tensor of nothing: its size is asked before it is made
-            made = func(*args, **{**kwargs, "device": torch.device("meta")})
+        # what makes a tensor of nothing: its size is asked before it is made; one on meta has none
+        if kwargs.get("device", _META) != _META:
+            made = func(*args, **{**kwargs, "device": _META})
             self._left -= _PER_TENSOR + (made.numel() if isinstance(made, Tensor) else 0)
         if self._left < 0:
             raise CheckpointError(
@@ -88,6 +95,11 @@ class _NoRandomDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return args[0] if func in _DRAWS else func(*args, **(kwargs or {}))
+
+
+def _allowed(tensors: Mapping[str, Tensor]) -> int:
+    """Return how many numbers a model that is built for those tensors may make."""
+    return _BESIDES + _TIMES * (_numbers(tensors) + _PER_TENSOR * len(tensors))
 
 
 def _numbers(tensors: Mapping[str, Tensor]) -> int:

@@ -353,3 +353,25 @@ def test_the_licence_of_a_corpus_is_shown_where_it_is_used(cli, tmp_path, corpus
     assert result.code == 2
     assert "CC BY 2.0 FR" in result.out
     assert result.err == "error: tatoeba-en-de has no language 'english'; it has de, en\n"
+
+
+@pytest.mark.parametrize(("loops", "is_there"), [(1, False), (2, True)])
+def test_checkpoints_of_before_layers_could_be_looped_say_nothing_of_it(corpus, loops, is_there):
+    fixed = fixed_sections(load_recipe(corpus / "recipe.toml", [f"model.loops={loops}"]))
+    assert ("loops" in fixed["model"]) == ("coefficient_depth" in fixed["model"]) == is_there
+
+
+def test_a_looped_model_trains_resumes_and_says_the_depth_of_its_coefficients(
+    cli, train, corpus, cache, tmp_path
+):
+    run = tmp_path / "run"
+    settings = ("model.loops=3", "scheme.name=deepnorm")
+    dry = cli("train", corpus / "recipe.toml", *settings, "--dry-run", "--cache", cache)
+    recipe = load_recipe(corpus / "recipe.toml", list(settings))
+    assert f"{(3 * 3 * recipe.model.decoder_layers) ** 0.25:.4g}" in dry.out
+    assert train(run, *settings).code == 0
+    assert load_bundle(run / "bundle").model.config.loops == 3
+    assert train(run, *settings, "training.max_steps=12", "--resume").code == 0
+    changed = train(run, "scheme.name=deepnorm", "training.max_steps=14", "--resume")
+    assert changed.code == 2
+    assert "model.loops" in changed.err

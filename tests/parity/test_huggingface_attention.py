@@ -11,7 +11,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from deepnet.anatomy.locate import locate
 from deepnet.schemes.base import StackContext
 from deepnet.schemes.catalogue import load_scheme
-from deepnet.transformer.models import Transformer, TransformerConfig, stack_context
+from deepnet.transformer.models import Transformer, TransformerConfig
+from deepnet.transformer.plans import stack_context
 from deepnet.transformer.positions.base import Places
 from deepnet.transformer.positions.relative import Positions, bucket
 

@@ -31,6 +31,9 @@ IDS = 13
 STEPS = 20
 SCHEME = "deepnorm"
 """Of the runs that are interrupted, resumed elsewhere, or in trouble."""
+LOOPED = f"{SCHEME}, looped"
+"""The same scheme, of one layer a stack that runs three times."""
+TRAINED = (*list_schemes(), LOOPED)
 
 
 @dataclass
@@ -93,7 +96,7 @@ def loss(model, batch, *, both):
 def make(scheme):
     """Return a small model without dropout, of both stacks where the scheme has them."""
     torch.manual_seed(0)
-    plan = load_scheme(scheme, {})
+    plan = load_scheme(scheme.partition(",")[0], {})
     architecture = plan.architectures[0]
     layers = 2 if scheme == "value_residual" else 1  # of one layer it is its base
     config = TransformerConfig(
@@ -106,6 +109,7 @@ def make(scheme):
         vocab_size=IDS,
         tie_embeddings="decoder" if scheme == "t_fixup" else "all",
         dropout=0.0,
+        loops=3 if scheme == LOOPED else 1,
     )
     return Transformer(config, plan)
 
@@ -162,7 +166,7 @@ def main(root, engine):
     """Be one rank of two: train every scheme, then what is interrupted, then what goes on from one process."""
     torch.set_num_threads(1)
     with joined_ranks(torch.device("cpu")) as ranks:
-        for scheme in list_schemes():
+        for scheme in TRAINED:
             train(ranks, root / engine / scheme, scheme=scheme, engine=engine)
         half, other = root / engine / "half", root / engine / "from_one"
         train(ranks, half, scheme=SCHEME, engine=engine, steps=STEPS // 2)
@@ -180,7 +184,7 @@ def main(root, engine):
 def runs(tmp_path_factory, run_pair):
     """The folder of what one process and two, by each engine, trained."""
     root = tmp_path_factory.mktemp("engines")
-    names = [*list_schemes(), "half", "from_one", "trouble", "warned", "unwatched", "muon"]
+    names = [*TRAINED, "half", "from_one", "trouble", "warned", "unwatched", "muon"]
     for engine in ("one", *ENGINES):
         for name in names:
             RunFolder.create(root / engine / name, recipe={})
@@ -192,7 +196,7 @@ def runs(tmp_path_factory, run_pair):
         codes, said = run_pair(__file__, root, engine)
         assert codes == [0, 0], said
         train(Ranks(), root / engine / "half", scheme=SCHEME, engine="auto", resume=True)
-    for scheme in list_schemes():
+    for scheme in TRAINED:
         train(Ranks(), root / "one" / scheme, scheme=scheme, engine="auto")
     train(Ranks(), root / "one" / "trouble", scheme=SCHEME, engine="auto", nan_at=15)
     train(Ranks(), root / "one" / "warned", scheme=SCHEME, engine="auto", spike_at=17)
@@ -217,7 +221,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("scheme", list_schemes())
+@pytest.mark.parametrize("scheme", TRAINED)
 def test_two_ranks_have_the_losses_and_gradient_norms_of_one(runs, engine, scheme):
     assert_same(figures(runs / engine / scheme), figures(runs / "one" / scheme))
 

@@ -174,6 +174,8 @@ class FoundStack:
     """The tables whose sum is the stream's input; empty where they are unknown or fixed."""
     rows: tuple[TokenRows, ...] = ()
     """Where its tokens' rows are used: embeddings first, in the last stack the vocabulary projection after them."""
+    loops: int = 1
+    """Times that its layers run in a call."""
     switches: tuple[str, ...] = ()
     """Attributes of the module that are True where a fused path may go around its layers."""
 

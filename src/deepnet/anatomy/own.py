@@ -38,6 +38,7 @@ def _stack(model: Transformer, stack: Stack) -> FoundStack:
         num_heads=model.config.num_heads,
         entry_norm=stack.entry.norm,
         entry=tuple(entry),
+        loops=stack.loops,
     )
 
 

@@ -71,6 +71,16 @@ def chosen_ends(model: nn.Module) -> EndsConfig:
     return next(ours, EndsConfig())
 
 
+def refuse_loops(model: nn.Module) -> None:
+    """Raise ConfigError for a model of ours with loops: the matrices that tell its sites apart are shared."""
+    loops = max((m.config.loops for m in model.modules() if isinstance(m, Transformer)), default=1)
+    if loops > 1:
+        raise ConfigError(
+            f"the layers of this model run {loops} times with the same weights (model.loops), and an audit tells sites "
+            "apart by theirs; audit the same shape with loops = 1 and as many layers as run"
+        )
+
+
 def known_dropout(model: nn.Module) -> float:
     """Return the rate of dropout that a model of ours was made with; 0 of any other."""
     return next((m.config.dropout for m in model.modules() if isinstance(m, Transformer)), 0.0)

@@ -20,6 +20,7 @@ from deepnet.audit.claims import (
     claim_stacks,
     end_claim,
     known_dropout,
+    refuse_loops,
 )
 from deepnet.audit.equivalence import equivalence
 from deepnet.audit.flow import Flow, trace_flow
@@ -59,9 +60,10 @@ def audit(
     `inputs` are the arguments of one call, by default some that Transformers usually take. `model` should be freshly
     initialised where `claims` is given; a copy of it is run in evaluation mode. Without `claims` only what is wrong
     under every scheme is a finding. `optimizer_family` is that of the optimiser which will train the model, where the
-    claimed coefficients depend on it. Raises ConfigError where the model cannot be run.
+    claimed coefficients depend on it. Raises ConfigError where the model cannot be run, or is one of ours with loops.
     """
     scheme = load_scheme(claims) if isinstance(claims, str) else claims
+    refuse_loops(model)
     tried, tape = _run(model, (inputs,) if isinstance(inputs, Tensor) else inputs)
     located = locate(tape)
     accepted, unknown = (

@@ -15,7 +15,8 @@ from deepnet.schemes.base import (
     StackPlan,
 )
 from deepnet.schemes.catalogue import load_scheme
-from deepnet.transformer.models import TransformerConfig, check_defined, stack_context
+from deepnet.transformer.models import TransformerConfig, check_defined
+from deepnet.transformer.plans import plan_stack
 from deepnet.transformer.residual import Residual, build_norm
 from deepnet.transformer.scales import ScaleBuilder
 from deepnet.transformer.stacks import StackEnds
@@ -75,13 +76,14 @@ def residual_sites(
 ) -> ResidualSites:
     """Return the residual sites that `scheme` plans for a stack of a model of that shape.
 
-    `stack` is needed where there are two. Raises ConfigError where the scheme asks more of the model than its sites can
-    do, saying what; `by_hand` says that you do it.
+    `stack` is needed where there are two. Of a shape with loops these are the sites of the stored layers, which you run
+    so many times. Raises ConfigError where the scheme asks more of the model than its sites can do, saying what;
+    `by_hand` says that you do it.
     """
     scheme = load_scheme(scheme) if isinstance(scheme, str) else scheme
     check_defined(scheme, config.architecture)
-    context = stack_context(config, _stack_name(config, stack), optimizer_family=optimizer_family)
-    plan = scheme.stack(context)
+    name = _stack_name(config, stack)
+    _, plan = plan_stack(scheme, config, name, optimizer_family=optimizer_family)
     asked = demands(scheme, plan)
     if asked and not by_hand:
         raise ConfigError(

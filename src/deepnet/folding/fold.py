@@ -9,7 +9,12 @@ from deepnet.errors import ConfigError
 from deepnet.folding import no_norm
 from deepnet.folding.factors import scale_norm
 from deepnet.folding.placement import Placement, find_placement, is_one
-from deepnet.folding.rewrite import entry_factor, rewrite_stack, scale_memory_readers
+from deepnet.folding.rewrite import (
+    entry_factor,
+    exit_factor,
+    rewrite_stack,
+    scale_memory_readers,
+)
 from deepnet.schemes import post_ln, pre_ln
 from deepnet.schemes.base import ResidualScheme
 from deepnet.transformer.models import Transformer, TransformerConfig
@@ -29,12 +34,12 @@ def fold(model: Transformer, *, max_positions: int | None = None) -> Transformer
     """
     placement = find_placement(model)
     factors = _Factors.of(model)
-    config = _plain_config(model, placement, factors, max_positions)
+    config = _plain_config(model, factors, max_positions)
     plain = _build(config, placement, model)
     for old, new in zip(model.stacks(), plain.stacks(), strict=True):
         rewrite_stack(old, new)
     if model.encoder is not None and plain.decoder is not None:
-        scale_memory_readers(plain.decoder, value(model.encoder.ends.scale))
+        scale_memory_readers(plain.decoder, exit_factor(model.encoder))
     _rewrite_vocabulary(model, plain, factors)
     weight = model.target_embedding.weight
     return plain.to(weight.device, torch.promote_types(weight.dtype, torch.float32)).eval()
@@ -50,7 +55,7 @@ class _Factors(NamedTuple):
     @classmethod
     def of(cls, model: Transformer) -> "_Factors":
         first, last = model.stacks()[0], model.stacks()[-1]
-        output = value(last.ends.scale) * value(model.logit_scale)
+        output = exit_factor(last) * value(model.logit_scale)
         return cls(entry_factor(first), entry_factor(last), output)
 
 
@@ -70,10 +75,10 @@ def _build(config: TransformerConfig, placement: Placement, model: Transformer) 
 
 
 def _plain_config(
-    model: Transformer, placement: Placement, factors: _Factors, max_positions: int | None
+    model: Transformer, factors: _Factors, max_positions: int | None
 ) -> TransformerConfig:
     config = model.config
-    changes: dict[str, object] = {"tie_embeddings": _tying(model, placement, factors)}
+    changes: dict[str, object] = {"tie_embeddings": _tying(model, factors)}
     scaled = any(not is_one(value(s.sites()[0].residual.skip)) for s in model.stacks())
     if scaled and config.positions == "sinusoidal":
         rows = config.max_positions if max_positions is None else max_positions
@@ -85,11 +90,11 @@ def _plain_config(
     return TransformerConfig.model_validate(config.model_dump() | changes)
 
 
-def _tying(model: Transformer, placement: Placement, factors: _Factors) -> str:
+def _tying(model: Transformer, factors: _Factors) -> str:
     """Return the tying that the factors leave; a norm at the end makes up for an output's own factor."""
     if not model.vocabulary.tied:
         return "none"
-    if placement == "none" and not _equal(factors.output, factors.target):
+    if _last_norm(model.stacks()[-1]) is None and not _equal(factors.output, factors.target):
         return "none"
     if model.source_embedding is model.target_embedding and _equal(factors.source, factors.target):
         return model.config.tie_embeddings
@@ -118,5 +123,7 @@ def _rewrite_vocabulary(model: Transformer, plain: Transformer, factors: _Factor
 
 
 def _last_norm(stack: Stack) -> torch.nn.Module | None:
-    final = stack.ends.final
-    return stack.sites()[-1].residual.post if final is None else final
+    """Return the norm whose output leaves the stack and is read by nothing in it, None where there is none."""
+    if stack.ends.final is not None:
+        return stack.ends.final
+    return None if stack.loops > 1 else stack.sites()[-1].residual.post

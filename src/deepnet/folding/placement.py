@@ -70,6 +70,8 @@ def _end_reasons(stack: Stack, placement: Placement) -> Iterator[str]:
         yield "a final norm is there without norms before the branches, or the other way round"
     if stack.ends.shift is not None and placement == "post":
         yield "it shifts what its last norm returns"
+    if stack.ends.shift is not None and stack.loops > 1:
+        yield "it shifts what its last layer returns, which its first one reads as well (model.loops)"
 
 
 def _plan_reasons(plan: SitePlan) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
     scaled branch s           the rows of the branch's last matrix and its bias times s
     scaled skip w, post-norm  what writes the stream before the site emits w x, the site's matrices read it as W / w;
-                              eps stays, as LN(w x + s f(x)) is computed from the same sum
+                              eps stays, as LN(w x + s f(x)) is computed from the same sum; where layers are looped the
+                              last site writes for the first, and what reads the stack reads its output / w
     scaled norm m             its gain and bias times m
     attention multiplier      q times multiplier * sqrt(head size)
     shift W (x - c)           bias - c W 1;   a shift of the output joins the last bias
@@ -36,7 +37,9 @@ def rewrite_stack(trained: Stack, plain: Stack) -> None:
         _copy_norm(old.residual.post, new.residual.post)
         divide_readers(branch_weights(new.branch), new.kind, value(old.residual.skip))
     _copy_norm(trained.ends.final, plain.ends.final)
-    for writer, reader in zip(plain.sites(), trained.sites()[1:], strict=False):
+    first, *others = trained.sites()
+    following = [*others, first] if trained.loops > 1 else others
+    for writer, reader in zip(plain.sites(), following, strict=False):
         if writer.residual.post is not None:
             scale_norm(writer.residual.post, value(reader.residual.skip))
     if trained.ends.shift is not None:
@@ -48,6 +51,16 @@ def entry_factor(stack: Stack) -> Tensor:
     olds = stack.sites()
     rows = value(stack.entry.multiplier) / math.sqrt(_width(olds[0]))
     return rows * value(olds[0].residual.skip)
+
+
+def exit_factor(stack: Stack) -> Tensor:
+    """Return what a plain stack's output is to be multiplied by to be that of the trained one: [1] or [D].
+
+    A post-norm stack that is looped emits what the next pass reads, at the last pass as well.
+    """
+    first = stack.sites()[0].residual
+    emitted = value(first.skip) if stack.loops > 1 and first.post is not None else 1.0
+    return value(stack.ends.scale) / emitted
 
 
 def scale_memory_readers(decoder: Stack, factor: Tensor) -> None:

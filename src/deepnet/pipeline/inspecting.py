@@ -86,9 +86,9 @@ def inspect_recipe(
         parameters=count_parameters(model),
         coefficients=coefficients(
             recipe.residual_scheme(),
-            encoder_layers=recipe.model.encoder_layers,
-            decoder_layers=recipe.model.decoder_layers,
+            **recipe.model.planned_layers,
             optimizer_family=model.optimizer_family,
+            loops=recipe.model.loops,
         ),
         initialization=initialization,
         update=update,

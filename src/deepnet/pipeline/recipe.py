@@ -28,7 +28,8 @@ from deepnet.training.config import (
 from deepnet.training.guard.config import GuardConfig
 from deepnet.transformer.config import as_recorded
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rates
-from deepnet.transformer.models import STACKS, TransformerConfig, check_defined, stack_context
+from deepnet.transformer.models import STACKS, TransformerConfig, check_defined
+from deepnet.transformer.plans import plan_stack
 
 _PAIR_KEYS = {
     "cleaning": ("max_ratio",),
@@ -226,8 +227,7 @@ def planned_stacks(recipe: Recipe) -> list[tuple[StackContext, StackPlan]]:
     check_defined(scheme, recipe.model.architecture)
     layers = {"encoder": recipe.model.encoder_layers, "decoder": recipe.model.decoder_layers}
     names = [name for name in STACKS if layers[name]]
-    contexts = [stack_context(recipe.model, name, optimizer_family=family) for name in names]
-    return [(context, scheme.stack(context)) for context in contexts]
+    return [plan_stack(scheme, recipe.model, name, optimizer_family=family) for name in names]
 
 
 def own_ends(recipe: Recipe) -> EndsConfig:

@@ -61,8 +61,8 @@ def describe_again(run: RunFolder, recipe: Recipe, tokenization: str | None) -> 
 def fixed_sections(recipe: Recipe) -> dict[str, Any]:
     """Return what a resumed run must not change besides the sections of training.
 
-    Of the ends, what is not the scheme's own, heads of keys where they are fewer, and the decoder's start where it is
-    eos: there was no choice when the oldest runs were recorded.
+    Of the ends, what is not the scheme's own, heads of keys where they are fewer, loops where there are some, and the
+    decoder's start where it is eos: there was no choice when the oldest runs were recorded.
     """
     sections = {"data", "cleaning", "tokenizer", "batching", "model", "scheme"}
     own = own_ends(recipe).model_dump()
@@ -71,6 +71,8 @@ def fixed_sections(recipe: Recipe) -> dict[str, Any]:
     fixed = recipe.model_dump(mode="json", include=sections)
     if not recipe.model.num_kv_heads:
         del fixed["model"]["num_kv_heads"]
+    if recipe.model.loops == 1:
+        del fixed["model"]["loops"], fixed["model"]["coefficient_depth"]
     del fixed["model"]["decoder_start"]
     if recipe.model.starts_from_eos:
         fixed["model"]["decoder_start"] = "eos"

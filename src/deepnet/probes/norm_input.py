@@ -56,9 +56,12 @@ class NormInputs:
         norms: dict[Place, nn.Module] = {}
         self.sources: dict[Place, Place] = {}
         """The site that makes what enters the norm of another."""
+        self.looped: set[str] = set()
+        """The stacks whose layers run several times."""
         with suppress(AdaptError):
             anatomy = locate(model)
             norms, self.sources = dict(_norm_places(anatomy)), _sources(anatomy)
+            self.looped = {stack.name for stack in anatomy.stacks if stack.loops > 1}
         paths = {module: path for path, module in model.named_modules()}
         self.places = list(norms)
         self.paths = {place: paths[norm] for place, norm in norms.items()}
@@ -124,7 +127,9 @@ def _sources(anatomy: Anatomy) -> dict[Place, Place]:
     """Return the site that makes what enters the norm of another.
 
     A norm before a branch reads what the site before it wrote, or the embedding. Any other norm reads its own site.
+    What enters the first site of looped layers may come from any of them, at an earlier pass: its source is the stack.
     """
+    looped = {stack.name for stack in anatomy.stacks if stack.loops > 1}
     sources: dict[Place, Place] = {}
     before: dict[str, Place] = {}
     for place, found in site_places(anatomy):
@@ -132,5 +137,8 @@ def _sources(anatomy: Anatomy) -> dict[Place, Place]:
         if pre is not None:
             norm = place._replace(role="pre") if post is not None else place
             sources[norm] = before.get(place.stack, Place(place.stack, 0, "embedding"))
+        if place.stack in looped and place.stack not in before:
+            own = (place._replace(role=name) for name in ("", *_norms_of(found)))
+            sources |= dict.fromkeys(own, Place(place.stack, 0))
         before[place.stack] = place
     return sources | {Place(stack, 0, "final"): place for stack, place in before.items()}

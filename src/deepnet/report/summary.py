@@ -21,13 +21,14 @@ def scheme_of(run: ReportedRun) -> str:
 
 
 def depth_of(run: ReportedRun) -> str:
-    """Return "18 + 18 layers" for an encoder-decoder, "24 layers" for one stack."""
+    """Return "18 + 18 layers" for an encoder-decoder, "24 layers" for one stack, "6 layers x 3" for loops."""
     model = run.recipe.get("model", {})
     stacks = {
         "encoder_only": ("encoder_layers",),
         "decoder_only": ("decoder_layers",),
     }.get(str(model.get("architecture")), ("encoder_layers", "decoder_layers"))
-    return f"{' + '.join(str(model.get(stack, '?')) for stack in stacks)} layers"
+    loops = f" x {model['loops']}" if model.get("loops", 1) != 1 else ""
+    return f"{' + '.join(str(model.get(stack, '?')) for stack in stacks)} layers{loops}"
 
 
 def last_step(run: ReportedRun) -> int:

@@ -74,6 +74,11 @@ class Scheme(ResidualScheme):
 
     def _skip(self, context: StackContext) -> Scale:
         if self.form == "profiled":
+            if context.loops > 1:
+                raise ConfigError(
+                    f"admin measures a start for each site where it runs, and model.loops = {context.loops} runs each "
+                    "several times; set scheme.form to 'log', 'linear' or 'constant', or model.loops = 1"
+                )
             return Learned(init=1.0, shape="vector")
         r = context.num_layers * len(self.branches(context))
         squares = {"log": (r + 1) / math.log(r + 1) - 1, "linear": 1.0, "constant": r}

@@ -143,6 +143,9 @@ class StackContext:
     """Heads of keys and values; 0 where it is not known."""
     vocab_size: int = 0
     """Ids that the stack may be given, padding the last of them; 0 where it is not known."""
+    loops: int = 1
+    """Times that the layers run with the same weights; the numbers of layers above have all passes in them, unless
+    the recipe asks for coefficients of the stored depth."""
 
     @property
     def num_layers(self) -> int:

@@ -27,11 +27,13 @@ def coefficients(
     encoder_layers: int,
     decoder_layers: int,
     optimizer_family: OptimizerFamily = "adam",
+    loops: int = 1,
 ) -> dict[str, Any]:
     """Return alpha (skip) and beta (gain of v, out, fc1 and fc2) per stack, and all scales per site.
 
-    The architecture follows from the layers: 0 decoder layers mean encoder-only. A stack that the architecture lacks is
-    None, and so is an alpha or beta that is not constant over its stack.
+    The architecture follows from the layers: 0 decoder layers mean encoder-only. Where layers run in `loops` with the
+    same weights, the numbers of layers are those to plan for, as a rule with all passes in them. A stack that the
+    architecture lacks is None, and so is an alpha or beta that is not constant over its stack.
     """
     architecture = _architecture(encoder_layers, decoder_layers)
     if architecture not in scheme.architectures:
@@ -47,7 +49,7 @@ def coefficients(
     for stack, layers in stacks:
         if layers:
             context = _context(
-                architecture, stack, encoder_layers, decoder_layers, optimizer_family
+                architecture, stack, encoder_layers, decoder_layers, optimizer_family, loops
             )
             rows = [_row(site, plan) for site, plan in scheme.stack(context).sites]
             result[stack] = {"alpha": _constant_alpha(rows), "beta": _constant_beta(rows)}
@@ -67,7 +69,12 @@ def _architecture(encoder_layers: int, decoder_layers: int) -> Architecture:
 
 
 def _context(
-    architecture: Architecture, stack: StackName, n: int, m: int, family: OptimizerFamily
+    architecture: Architecture,
+    stack: StackName,
+    n: int,
+    m: int,
+    family: OptimizerFamily,
+    loops: int,
 ) -> StackContext:
     """Return a context of the base size: no coefficient here depends on the width."""
     return StackContext(
@@ -81,6 +88,7 @@ def _context(
         tie_embeddings="all",
         optimizer_family=family,
         make_norm=_never_made,
+        loops=loops,
     )
 
 

@@ -15,7 +15,8 @@ derived from the scheme's definition by the chain rule.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class GradientTerms:
     residual: float
     """||dL/dx_l|| over ||dL/dy_l||: the residual factor."""
     weights: float
-    """Norm of the gradient of all the branch's matrices and biases."""
+    """Norm of the gradient of all the branch's matrices and biases: of all passes together, where layers are looped."""
 
     @property
     def leaving(self) -> float:
@@ -57,59 +58,51 @@ class GradientTerms:
 
 @dataclass
 class _Passage:
-    """The tensors of one site in one forward pass: x_l, y_l and x_{l+1}."""
+    """One call of a site: its tensors x_l, y_l and x_{l+1}, the first of which it begins with."""
 
-    entered: list[Tensor] = field(default_factory=list)
-    summed: list[Tensor] = field(default_factory=list)
-    left: list[Tensor] = field(default_factory=list)
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the three; each must have been seen once."""
-        (x,), (y,), (out,) = self.entered, self.summed, self.left
-        return x, y, out
+    site: Sublayer
+    tensors: list[Tensor]
 
 
 def gradient_terms(model: Transformer, loss: Callable[[], Tensor]) -> list[GradientTerms]:
     """Return the factors of every site, the encoder's first, in the order of the stream; no gradient is left behind.
 
-    `loss` runs the model once, without recomputation, and returns a scalar.
+    `loss` runs the model once, without recomputation, and returns a scalar. A site of looped layers has a row per pass.
     """
     sites = [site for stack in model.stacks() for site in post_norm_sites(stack)]
     with _watching(sites) as passages:
         value = loss()
-    tensors = [tensor for passage in passages for tensor in passage.tensors()]
+    tensors = [tensor for passage in passages for tensor in passage.tensors]
     weights = [parameter for site in sites for parameter in site.branch.parameters()]
     found = torch.autograd.grad(value, [*tensors, *weights], materialize_grads=True)
     streams, matrices = iter(found[: len(tensors)]), iter(found[len(tensors) :])
+    norms = {site: _weights_norm(site, matrices) for site in sites}
     return [
-        _terms(site, passage, [next(streams) for _ in range(3)], _weights_norm(site, matrices))
-        for site, passage in zip(sites, passages, strict=True)
+        _terms(passage, [next(streams) for _ in range(3)], norms[passage.site])
+        for passage in passages
     ]
 
 
 @contextmanager
 def _watching(sites: list[Sublayer]) -> Iterator[list[_Passage]]:
-    """Record what passes each site while this is open."""
-    passages = [_Passage() for _ in sites]
+    """Record what passes each site while this is open, in the order in which the sites run."""
+    passages: list[_Passage] = []
+
+    def keep_norm(module: nn.Module, args: Any, output: Tensor) -> None:
+        passages[-1].tensors.extend((args[0], output))
+
     with ExitStack() as hooks:
-        for site, passage in zip(sites, passages, strict=True):
+        for site in sites:
             post = site.residual.post
             assert post is not None
-            hooks.callback(site.residual.register_forward_pre_hook(_keep_skip(passage)).remove)
-            hooks.callback(post.register_forward_hook(_keep_norm(passage)).remove)
+            begins = partial(_begin, passages, site)
+            hooks.callback(site.residual.register_forward_pre_hook(begins).remove)
+            hooks.callback(post.register_forward_hook(keep_norm).remove)
         yield passages
 
 
-def _keep_skip(passage: _Passage) -> Callable[[nn.Module, Any], None]:
-    return lambda module, args: passage.entered.append(args[0])
-
-
-def _keep_norm(passage: _Passage) -> Callable[[nn.Module, Any, Tensor], None]:
-    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
-        passage.summed.append(args[0])
-        passage.left.append(output)
-
-    return keep
+def _begin(passages: list[_Passage], site: Sublayer, module: nn.Module, args: Any) -> None:
+    passages.append(_Passage(site, [args[0]]))
 
 
 def _weights_norm(site: Sublayer, gradients: Iterator[Tensor]) -> float:
@@ -118,14 +111,12 @@ def _weights_norm(site: Sublayer, gradients: Iterator[Tensor]) -> float:
     return float(torch.stack(own).norm())
 
 
-def _terms(
-    site: Sublayer, passage: _Passage, gradients: list[Tensor], weights: float
-) -> GradientTerms:
+def _terms(passage: _Passage, gradients: list[Tensor], weights: float) -> GradientTerms:
     below, summed, above = gradients
-    through_skip = scaled(summed, site.residual.skip).detach()
-    _, y, _ = passage.tensors()
+    residual, (_, y, _) = passage.site.residual, passage.tensors
+    through_skip = scaled(summed, residual.skip).detach()
     return GradientTerms(
-        site=site.residual.site,
+        site=residual.site,
         arriving=float(above.norm()),
         norm=_ratio(summed, above),
         norm_estimate=float(expected_norms(y).mean()),

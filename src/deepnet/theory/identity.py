@@ -26,7 +26,7 @@ class IdentityDistance:
     """How far a stack moves the stream from what its norms alone would make of it."""
 
     shares: tuple[float, ...]
-    """Per site: root mean square of a * f(x) over that of s * x."""
+    """Per site that runs: root mean square of a * f(x) over that of s * x."""
     distance: float
     """Root mean square of (output - first norm of the input) over that of the latter, for the whole stack."""
 
@@ -44,7 +44,10 @@ def identity_distance(stack: Stack, forward: Callable[[], Any]) -> IdentityDista
         hooks.callback(first.register_forward_pre_hook(_append_skip(streams)).remove)
         hooks.callback(last.register_forward_hook(_append_output(streams)).remove)
         forward()
-        start, end = streams
+        start, end = (
+            streams[0],
+            streams[-1],
+        )  # between them those of other passes, where layers are looped
         assert first.post is not None
         alone = first.post(scaled(start, first.skip))
     distance = float(root_mean_square(end - alone) / root_mean_square(alone))

@@ -53,8 +53,8 @@ def branch_matrices(site: Sublayer) -> BranchMatrices:
 
 
 def site_scales(stack: Stack) -> list[SiteScales]:
-    """Return the measured v, w and alpha of each site."""
-    return [_measure(site) for site in post_norm_sites(stack)]
+    """Return the measured v, w and alpha of each site that runs: of a looped stack, those of every pass."""
+    return [_measure(site) for site in post_norm_sites(stack)] * stack.loops
 
 
 def gain(weight: Tensor) -> float:
@@ -85,12 +85,14 @@ def predicted_update(model: Transformer, before: dict[str, list[BranchMatrices]]
     """Return Theorem 4.2's or 4.3's update of the last stack's output since `before`, by the present v, w and alpha.
 
     The theorems treat width 1. For any width, this predicts the root mean square over the output's elements. `before`
-    may lie on another device.
+    may lie on another device. A looped stack counts as one of all the layers that run, which move together.
     """
-    sites = {stack.name: post_norm_sites(stack) for stack in model.stacks()}
     steps = {
-        name: site_steps(before[name], [branch_matrices(site) for site in held])
-        for name, held in sites.items()
+        stack.name: site_steps(
+            before[stack.name], [branch_matrices(site) for site in post_norm_sites(stack)]
+        )
+        * stack.loops
+        for stack in model.stacks()
     }
     scales = {stack.name: site_scales(stack) for stack in model.stacks()}
     if len(scales) == 1:

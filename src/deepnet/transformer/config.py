@@ -13,6 +13,7 @@ from deepnet.transformer.positions.base import ADDED_POSITIONS, PositionKind
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+_LAYERS = ("encoder_layers", "decoder_layers")
 
 
 class TransformerConfig(Section):
@@ -24,6 +25,10 @@ class TransformerConfig(Section):
     """Layers of the encoder; 0 in a decoder-only model."""
     decoder_layers: Annotated[int, Field(ge=0)] = 6
     """Layers of the decoder; 0 in an encoder-only model."""
+    loops: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Times that all layers of each stack run, one pass over them after the other, with the same weights."""
+    coefficient_depth: Literal["unrolled", "stored"] = "unrolled"
+    """Layers that the scheme plans for where loops is above 1: all that run, or those that are stored."""
     d_model: Count = 512
     """Width of the stream."""
     ffn_dim: Count = 2048
@@ -66,8 +71,24 @@ class TransformerConfig(Section):
         is_open = self.decoder_start == "auto" and self.positions not in ADDED_POSITIONS
         return self.architecture == "encoder_decoder" and (is_open or self.decoder_start == "eos")
 
+    @property
+    def running_layers(self) -> dict[str, Any]:
+        """Layers of each stack that run, by the key that says how many are stored."""
+        return {key: getattr(self, key) * self.loops for key in _LAYERS}
+
+    @property
+    def planned_layers(self) -> dict[str, Any]:
+        """Layers of each stack that a scheme plans for, by the same keys."""
+        if self.coefficient_depth == "unrolled":
+            return self.running_layers
+        return {key: getattr(self, key) for key in _LAYERS}
+
     @model_validator(mode="after")
     def _consistent(self) -> "TransformerConfig":
+        if self.loops == 1 and self.coefficient_depth != "unrolled":
+            raise ValueError(
+                f"coefficient_depth = '{self.coefficient_depth}' has no effect with loops = 1; leave it out"
+            )
         if self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}"

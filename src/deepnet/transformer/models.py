@@ -15,7 +15,6 @@ from deepnet.schemes.base import (
     ResidualScheme,
     Role,
     RoleWeight,
-    StackContext,
     StackName,
     undefined,
 )
@@ -28,7 +27,7 @@ from deepnet.transformer.inputs import Inputs
 from deepnet.transformer.layers import LayerShape, Sublayer
 from deepnet.transformer.masks import broadcast_keep, causal_keep
 from deepnet.transformer.materialise import reset_parts
-from deepnet.transformer.norms import norm_factory
+from deepnet.transformer.plans import plan_stack
 from deepnet.transformer.scales import end_scale, scaled
 from deepnet.transformer.stacks import Stack
 from deepnet.transformer.stepping import Stepped
@@ -112,7 +111,7 @@ class Transformer(Stepped):
     def begin(self, memory: Tensor | None, source_keep: Tensor | None = None) -> DecoderCache:
         """Return the cache with which `step` decodes against `memory` [B, S, D]."""
         assert self.decoder is not None
-        layers = [LayerCache() for _ in self.decoder.layers]
+        layers = [LayerCache() for _ in self.decoder.unrolled()]
         return DecoderCache(layers, memory, broadcast_keep(source_keep))
 
     def step(
@@ -209,9 +208,10 @@ class Transformer(Stepped):
 
     def _stack(self, name: StackName) -> Stack:
         config = self.config
-        context = stack_context(config, name, optimizer_family=self.optimizer_family)
+        context, plan = plan_stack(
+            self.scheme, config, name, optimizer_family=self.optimizer_family
+        )
         shape = LayerShape(**config.model_dump(include=set(LayerShape._fields)))
-        plan = self.scheme.stack(context)
         return Stack(
             replace(plan, ends=choose_ends(plan.ends, self.ends, context)),
             context,
@@ -254,34 +254,6 @@ def check_defined(scheme: ResidualScheme, architecture: Architecture) -> None:
     """Raise ConfigError where a scheme is not defined for an architecture."""
     if architecture not in scheme.architectures:
         raise ConfigError(f"this scheme is {undefined(scheme, architecture)}")
-
-
-def stack_context(
-    config: TransformerConfig, stack: StackName, *, optimizer_family: OptimizerFamily
-) -> StackContext:
-    """Return what a scheme may know of a stack of that shape."""
-    translates = config.architecture == "encoder_decoder"
-    source_size = config.source_vocab_size if translates and stack == "encoder" else 0
-    return StackContext(
-        stack=stack,
-        optimizer_family=optimizer_family,
-        make_norm=norm_factory(config.norm, eps=config.norm_eps),
-        num_kv_heads=config.num_kv_heads or config.num_heads,
-        vocab_size=source_size or config.vocab_size,
-        **config.model_dump(include=_CONTEXT_FIELDS),
-    )
-
-
-_CONTEXT_FIELDS = {
-    "architecture",
-    "encoder_layers",
-    "decoder_layers",
-    "d_model",
-    "ffn_dim",
-    "num_heads",
-    "tie_embeddings",
-    "dropout",
-}
 
 
 def _sharing(plan: Ends) -> tuple[object, ...]:

@@ -84,7 +84,7 @@ class Entry(nn.Module):
 
 
 class Stack(nn.Module):
-    """An encoder or a decoder, carrying out a scheme's plan."""
+    """An encoder or a decoder, carrying out a scheme's plan; its layers run `loops` times, one pass after the other."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Stack(nn.Module):
         self.plan = plan
         self.stream = plan.stream
         self.name = context.stack
+        self.loops = context.loops
         self.num_heads = shape.num_heads
         made = build_positions(positions, context, max_positions=max_positions)
         _refuse_unheard(positions, made, plan)
@@ -118,6 +119,11 @@ class Stack(nn.Module):
     def sites(self) -> list[Sublayer]:
         """Return the residual sites with their branches, in order."""
         return [module for module in self.layers.modules() if isinstance(module, Sublayer)]
+
+    def unrolled(self) -> Iterator[nn.Module]:
+        """Yield the layers as they run: all of them in order, once per loop."""
+        for _ in range(self.loops):
+            yield from self.layers
 
     def role_weights(self) -> Iterator[RoleWeight]:
         """Yield every matrix of the sites with its role; raises ConfigError where the scheme plans no draw for one."""
@@ -143,7 +149,7 @@ class Stack(nn.Module):
         found = self._in_attention(x, start, cache)
         inputs = inputs.laid_out(x, found, num_heads=self.num_heads)._replace(ids=ids)
         state: Any = self.stream.open(x)
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.unrolled()):
             state = layer(state, inputs, None if cache is None else cache.layers[index])
         return self.stream.close(state, self.ends)
 

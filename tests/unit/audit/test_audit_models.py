@@ -55,6 +55,14 @@ def test_our_own_models_are_passed_with_and_without_their_claim(name):
         )
 
 
+def test_layers_that_share_their_matrices_are_refused_in_one_line():
+    model, inputs = ours("deepnorm", "encoder_only")
+    config = model.config.model_copy(update={"loops": 2})
+    looped = nn.Sequential(Transformer(config, model.scheme))
+    with pytest.raises(ConfigError, match=r"run 2 times .*audit the same shape with loops = 1"):
+        deepnet.audit(looped, inputs, claims="deepnorm")
+
+
 @pytest.mark.parametrize(
     "shape",
     [{"num_kv_heads": 1}, *({"positions": kind} for kind in ("rotary", "alibi", "relative"))],

@@ -1,6 +1,7 @@
 """A folded model computes what the model did, is plain, and is refused where no plain model can."""
 
 from collections import Counter
+from dataclasses import replace
 
 import cases
 import pytest
@@ -11,7 +12,16 @@ from deepnet.bundle import load_bundle, save_bundle
 from deepnet.errors import ConfigError, ExportError
 from deepnet.folding import no_norm
 from deepnet.schemes import post_ln, pre_ln
-from deepnet.schemes.base import Constant, Ends, Learned, Norm, ResidualScheme, SitePlan, glorot
+from deepnet.schemes.base import (
+    Constant,
+    Ends,
+    Learned,
+    Norm,
+    ResidualScheme,
+    SitePlan,
+    embedding_init,
+    glorot,
+)
 from deepnet.schemes.catalogue import list_schemes, load_scheme, scheme_class
 from deepnet.transformer.models import Transformer, TransformerConfig
 
@@ -291,3 +301,40 @@ def test_a_skip_of_exactly_zero_is_refused():
         model.decoder.layers[0].sublayers["cross"].residual.skip.factor[3] = 0.0
     with pytest.raises(ExportError, match="exactly 0"):
         deepnet.fold(model)
+
+
+LOOPED = [
+    ("deepnorm", {}), ("deepnorm", {"convention": "essay"}), ("branchnorm", {}), ("rezero", {}),
+    ("admin", {"form": "log"}), ("completep", {}), ("t_fixup", {}), ("layerscale", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tying", ["decoder", "none"])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_only", "decoder_only"])
+@pytest.mark.parametrize(("name", "options"), LOOPED)
+def test_looped_layers_fold_where_layers_of_their_own_do(name, options, architecture, tying):
+    """A skip's scale that the last layer writes for the first is taken off by what reads the stack."""
+    config = shape(architecture, loops=3, tie_embeddings=tying)
+    model = trained(load_scheme(name, options), config)
+    plain = deepnet.fold(model)
+    assert plain.config.loops == 3
+    same(logits(plain), logits(model))
+
+
+def test_trained_skips_of_looped_layers_fold_by_channel():
+    class Skips(post_ln.Scheme):
+        def site(self, context, site):
+            return replace(super().site(context, site), skip=Learned(init=1.5, shape="vector"))
+
+    model = trained(Skips(), shape(loops=2))
+    same(logits(deepnet.fold(model)), logits(model))
+
+
+def test_a_shift_behind_looped_layers_has_no_plain_form():
+    class Shifted(no_norm.Scheme):
+        def ends(self, context):
+            return Ends(exit_shift=0.5, init=embedding_init(context))
+
+    same(logits(deepnet.fold(trained(Shifted(), shape()))), logits(trained(Shifted(), shape())))
+    with pytest.raises(ExportError, match="which its first one reads as well"):
+        deepnet.fold(trained(Shifted(), shape(loops=2)))

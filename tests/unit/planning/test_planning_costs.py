@@ -84,3 +84,15 @@ def test_the_batch_that_needs_most_counts(batch, conditions):
     alone = find_costs(build, [batch], conditions=conditions())
     assert both.memory == alone.memory
     assert both.operations.forward < alone.operations.forward
+
+
+def test_loops_cost_the_operations_of_all_layers_and_the_bytes_of_those_stored(batch, conditions):
+    stored, looped, whole = (
+        find_costs(partial(build, **shape), [batch], conditions=conditions())
+        for shape in ({}, {"loops": 3}, {"encoder_layers": 6, "decoder_layers": 9})
+    )
+    assert looped.operations == whole.operations
+    assert looped.parameters == stored.parameters
+    assert looped.memory.gradients == stored.memory.gradients
+    assert looped.memory.optimizer == stored.memory.optimizer
+    assert looped.checkpoint == stored.checkpoint

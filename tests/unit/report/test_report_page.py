@@ -248,3 +248,9 @@ def test_parameters_are_counted_in_the_model_file(tmp_path: Path, make_model) ->
     (run / "checkpoints" / "step_00000010").mkdir(parents=True)
     write_tensors(run / "checkpoints" / "step_00000010" / "model.safetensors", model_tensors(model))
     assert read_runs([run])[0].parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_loops_stand_behind_the_layers(tmp_path: Path) -> None:
+    (run,) = read_runs([make_run(tmp_path / "a", layers=6)])
+    run.recipe["model"]["loops"] = 3
+    assert "deepnorm, 6 + 6 layers x 3 of width 16" in summary_of(run)

@@ -10,7 +10,8 @@ from deepnet.errors import AdaptError, ConfigError
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
 from deepnet.transformer.inputs import Inputs
-from deepnet.transformer.models import Transformer, TransformerConfig, stack_context
+from deepnet.transformer.models import Transformer, TransformerConfig
+from deepnet.transformer.plans import stack_context
 
 ENCODER = {"architecture": "encoder_only", "decoder_layers": 0}
 

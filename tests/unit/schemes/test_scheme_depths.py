@@ -10,7 +10,8 @@ import pytest
 
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
-from deepnet.transformer.models import TransformerConfig, stack_context
+from deepnet.transformer.models import TransformerConfig
+from deepnet.transformer.plans import stack_context
 
 DEPTHS = [(12, 6), (6, 18), (3, 100), (24, 0), (0, 7)]
 

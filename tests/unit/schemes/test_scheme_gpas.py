@@ -11,7 +11,8 @@ from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
 from deepnet.testing import StackParts
 from deepnet.transformer.inputs import Inputs
-from deepnet.transformer.models import TransformerConfig, stack_context
+from deepnet.transformer.models import TransformerConfig
+from deepnet.transformer.plans import stack_context
 from deepnet.transformer.scales import initial, learned_scale
 
 BASES = ["pre_ln", "peri_ln", "layernorm_scaling", "mix_ln", "post_ln", "deepnorm"]

@@ -7,7 +7,8 @@ import deepnet
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import Learned
 from deepnet.schemes.catalogue import load_scheme
-from deepnet.transformer.models import TransformerConfig, stack_context
+from deepnet.transformer.models import TransformerConfig
+from deepnet.transformer.plans import stack_context
 
 
 @pytest.mark.parametrize(

@@ -109,3 +109,14 @@ def test_no_norms_factor_exceeds_its_jacobian(make_model, sentences):
     )
     for term, (norm, y) in zip(terms, list(summed), strict=True):
         assert term.norm <= float(jacobian_norms(norm, y).max())
+
+
+def test_the_factors_of_looped_layers_multiply_over_all_passes(make_model, sentences):
+    model = make_model("deepnorm", decoder_layers=3, loops=2)
+    terms = [
+        t for t in gradient_terms(model, loss_of(model, sentences)) if t.site.stack == "decoder"
+    ]
+    assert [t.site.layer for t in terms] == [layer for layer in (1, 2, 3) for _ in range(3)] * 2
+    for lower, upper in itertools.pairwise(terms):
+        assert upper.leaving == pytest.approx(lower.arriving, rel=1e-10)
+    assert [t.weights for t in terms[:9]] == [t.weights for t in terms[9:]]

@@ -39,3 +39,13 @@ def test_deepnorm_is_nearer_than_post_ln(make_model, sentences):
     )
     assert near.distance < 0.5 * far.distance
     assert max(near.shares) < 0.2 < min(far.shares)
+
+
+def test_a_looped_stack_has_a_share_for_each_site_that_runs(make_model, sentences):
+    model = encoder_only(lambda *args, **shape: make_model(*args, loops=3, **shape))
+    found = identity_distance(model.encoder, lambda: model(sentences[0]))
+    assert len(set(found.shares)) == 12
+    silence(model)
+    found = identity_distance(model.encoder, lambda: model(sentences[0]))
+    assert found.shares == (0.0,) * 12
+    assert found.distance < 2e-4  # eps of eleven further norms

@@ -80,3 +80,24 @@ def test_lemma_in_a_live_attention(make_model, sentences):
     weights = torch.softmax(heads[0] @ heads[1].transpose(2, 3) / 8**0.5, dim=-1)
     expected = (weights @ heads[2]).square().mean().sqrt() / heads[2].square().mean().sqrt()
     assert found == pytest.approx(float(expected.detach()), rel=1e-9)
+
+
+def test_a_looped_stack_is_predicted_as_all_of_its_layers(make_model):
+    looped = make_model(encoder_layers=2, decoder_layers=3, loops=2)
+    whole = make_model(encoder_layers=4, decoder_layers=6)
+    held = looped.state_dict()
+    depths = {"encoder": 2, "decoder": 3}
+    for name, tensor in whole.state_dict().items():
+        parts = name.split(".")
+        if parts[1:2] == ["layers"]:
+            parts[2] = str(int(parts[2]) % depths[parts[0]])
+        tensor.copy_(held[".".join(parts)])
+    found = []
+    for model in (looped, whole):
+        before = copy_matrices(model)
+        with torch.no_grad():
+            for site in model.sites():
+                branch_matrices(site).w.mul_(1.01)
+        found.append(predicted_update(model, before))
+        assert found[-1] > 0
+    assert found[0] == pytest.approx(found[1], rel=1e-12)

@@ -43,10 +43,13 @@ class Layout:
     def __init__(self, model: nn.Module, norm_inputs: NormInputs) -> None:
         self.modules = module_places(model)
         self._norms = norm_inputs.paths
+        self._looped = norm_inputs.looped
 
     def before(self, sign: Sign) -> Event | None:
-        """Return the event that a sign was measured at: its cause ran before it."""
-        path = None if sign.place is None else self._norms.get(sign.place)
+        """Return the event that a sign was measured at: its cause ran before it, unless layers that are looped did."""
+        if sign.place is None or sign.place.stack in self._looped:
+            return None
+        path = self._norms.get(sign.place)
         return None if path is None else Event(path, "input")
 
 

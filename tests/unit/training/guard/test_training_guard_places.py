@@ -1,7 +1,9 @@
 """Where the guard says that trouble began: in the order of execution, for any model, and by the sign that fired."""
 
+import itertools
 import json
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,11 +11,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from deepnet.errors import DivergenceError
+from deepnet.probes.norm_input import NormInputs
 from deepnet.probes.place import Place
 from deepnet.record import read_jsonl
+from deepnet.schemes.catalogue import load_scheme
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Guard
 from deepnet.training.guard.signals import Signals, Watched
+from deepnet.transformer.models import Transformer
 from guard_faults import enlarged, planted, spoilt
 from guard_places import Subject, heavier, make, modules
 
@@ -376,3 +381,57 @@ def test_the_first_update_has_nothing_to_replace_and_is_not_judged():
     guard = Guard(config, parameters=[], norm_inputs=[])
     assert guard.judge_model_update(1, 3.0) is None
     assert guard.judge_model_update(2, 3.0).action == "roll_back"
+
+
+# Looped layers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory):
+    """Return a DeepNorm model of two stored layers a stack that run three times, trained a little."""
+    torch.manual_seed(0)
+    config = make("deepnorm", 2).config.model_copy(update={"loops": 3})
+    return Subject(Transformer(config, load_scheme("deepnorm")), tmp_path_factory.mktemp("looped"))
+
+
+@contextmanager
+def spoilt_at(module, call):
+    """Let what a module returns at one of its calls of each pass be not a number."""
+    calls = itertools.count()
+
+    def spoil(_, args, output):
+        return output * torch.nan if next(calls) % 3 == call else None
+
+    handle = module.register_forward_hook(spoil)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("call", [0, 1, 2])
+@pytest.mark.parametrize("place", ["encoder.2.ffn.fc2", "decoder.1.cross.out"])
+def test_a_nan_of_any_pass_is_found_at_the_stored_layer(looped, place, call):
+    path = of_layer("deepnorm", int(place.split(".")[1]), place)
+    with spoilt_at(looped.model.get_submodule(path), call):
+        verdict = looped.judge()
+    assert (verdict.kind, str(verdict.where)) == ("nan", place)
+
+
+def test_a_nan_that_does_not_come_again_is_laid_to_the_stack_whose_passes_it_spoilt(looped):
+    path = of_layer("deepnorm", 2, "encoder.2.ffn.fc2")
+    with planted(looped.model.get_submodule(path), spoilt, backward=False, once=True):
+        verdict = looped.judge()
+    assert str(verdict.where) == "encoder"
+    assert "computed again, everything was finite" in verdict.found_by
+
+
+def test_what_enters_the_first_layer_of_a_looped_stack_may_come_from_any_of_it(looped):
+    sources = NormInputs(looped.model).sources
+    assert sources[Place("encoder", 1, "self")] == Place("encoder", 0)
+    assert Place("encoder", 2, "self") not in sources  # its own
+    config = make("pre_ln", 2).config.model_copy(update={"loops": 2})
+    pre = NormInputs(Transformer(config, load_scheme("pre_ln"))).sources
+    assert pre[Place("decoder", 1, "self")] == Place("decoder", 0)
+    assert pre[Place("decoder", 1, "ffn")] == Place("decoder", 1, "self")
+    assert pre[Place("decoder", 0, "final")] == Place("decoder", 2, "ffn")
