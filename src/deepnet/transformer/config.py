@@ -116,6 +116,7 @@ def as_recorded(shape: Mapping[str, Any]) -> dict[str, Any]:
 
 def completed_by(shape: TransformerConfig, other: TransformerConfig) -> TransformerConfig:
     """Return the shape with another's positions and its start of a translation, where it says nothing of them."""
+    silent: dict[str, Any]
     silent = {} if "positions" in shape.model_fields_set else {"positions": other.positions}
     if shape.decoder_start == "auto":
         silent["decoder_start"] = other.decoder_start
