@@ -4,16 +4,44 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+from deepnet.schemes import pre_ln
 from deepnet.schemes.base import Learned, SitePlan, Stream, ValueStream
 from deepnet.testing import SchemeCase
+from deepnet.testing.scheme_checks import check_equation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add_a_scheme.md").read_text()
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+
+
+GATED = {"Stream": Stream}
+exec(re.search(r"^class Gated\(Stream\).*?(?=^```)", PAGE, re.DOTALL | re.MULTILINE)[0], GATED)
+
+
+class Tripling(nn.Module):
+    """A gate without parameters: x + 3 y."""
+
+    def forward(self, x, y):
+        """Return x + 3 y."""
+        return x + 3 * y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme(pre_ln.Scheme):
+    """Pre-LN with the page's stream around that gate."""
+
+    def site(self, context, site):
+        """Return Pre-LN's site with the gate."""
+        return replace(super().site(context, site), extra={"gate": Tripling})
+
+    def stream(self, context):
+        """Return the page's stream."""
+        return GATED["Gated"]()
 
 
 @pytest.fixture
@@ -37,7 +65,17 @@ def run(folder, *words):
 
 def test_the_check_of_the_page_holds_its_scheme(folder):
     ended = run(folder, "check_shrunk.py")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    said = "shrunk:Scheme is what was claimed\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
+
+
+def test_the_gate_of_the_page_is_handed_the_skip_and_what_the_branch_gave():
+    def equation(x, stack):
+        for part in stack.sites:
+            x = x + 3 * part.f(part.residual.pre(x))
+        return stack.ends.final(x)
+
+    check_equation(SchemeCase(name=f"{__name__}:Scheme", equation=equation, coefficients={}))
 
 
 def test_the_check_of_the_page_finds_a_wrong_exponent(folder):

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+from deepnet.errors import SchemeError
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -380,7 +382,7 @@ class ResidualScheme:
         """Return the plan of a whole stack, by default one question per site."""
         sites = list_sites(context, self.branches(context))
         return StackPlan(
-            sites=tuple((site, self.site(context, site)) for site in sites),
+            sites=tuple((site, _checked(self.site(context, site))) for site in sites),
             ends=self.ends(context),
             stream=self.stream(context),
         )
@@ -406,6 +408,13 @@ def undefined(scheme: ResidualScheme, architecture: Architecture) -> str:
     """Return in words what a scheme is defined for, and why not for that architecture."""
     why = f": {scheme.restriction}" if scheme.restriction else ""
     return f"defined for {', '.join(scheme.architectures)}, not {architecture}{why}"
+
+
+def _checked(plan: Any) -> SitePlan:
+    """Return what a scheme answered for a site; raises SchemeError where that is no SitePlan."""
+    if not isinstance(plan, SitePlan):
+        raise SchemeError(f"site() returned {plan!r}; expected a SitePlan")
+    return plan
 
 
 def list_sites(context: StackContext, branches: tuple[Branch, ...]) -> list[Site]:

@@ -129,7 +129,10 @@ def _named_class(name: str) -> type[ResidualScheme]:
     try:
         kind = vars(importlib.import_module(module_name))[attribute]
     except (ImportError, KeyError) as error:
-        raise ConfigError(f"scheme '{name}' cannot be imported: {error!r}") from error
+        raise ConfigError(
+            f"scheme '{name}' cannot be imported: {error!r}; modules are looked for in the working directory and on "
+            "PYTHONPATH"
+        ) from error
     if not (isinstance(kind, type) and issubclass(kind, ResidualScheme)):
         raise ConfigError(
             f"scheme '{name}' is not a subclass of deepnet.schemes.base.ResidualScheme"

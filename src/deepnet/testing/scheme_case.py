@@ -60,12 +60,16 @@ class StackParts:
     ends: StackEnds
     name: StackName
     config: TransformerConfig
+    updates: int
+    """The updates that the model has behind it."""
 
     @classmethod
-    def of(cls, stack: Stack, inputs: Inputs, config: TransformerConfig) -> "StackParts":
+    def of(
+        cls, stack: Stack, inputs: Inputs, config: TransformerConfig, *, updates: int = 0
+    ) -> "StackParts":
         """Take a stack of a model of that shape apart."""
         sites = [SiteParts(sublayer, inputs) for sublayer in stack.sites()]
-        return cls(sites, stack.ends, stack.name, config)
+        return cls(sites, stack.ends, stack.name, config, updates)
 
     @property
     def layers(self) -> list[list[SiteParts]]:
@@ -99,13 +103,15 @@ class SchemeCase:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     equation: Callable[[Tensor, StackParts], Tensor]
-    """A whole stack from its stream's input to its output [B, T, D], after 1,000 of the model's updates."""
+    """A whole stack from its stream's input to its output [B, T, D], after as many updates as its parts say."""
     coefficients: Mapping[tuple[int, int], tuple[float | None, float | None]]
     """(N, M) -> (alpha, beta) of the decoder, or of the only stack there is; None where not constant."""
     std: Callable[[StackName, Role, int], float] = glorot_std
     """(stack, role, layer from 1, or 0 at the ends) -> std of that matrix in a 4-layer stack of the claimed sizes."""
     extra_parameters: Callable[[TransformerConfig], int] = nothing_more
     """The number of parameters more (or fewer) than Post-LN's."""
+    starts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Pattern of names -> (mean, std) of parameters that have no role, such as those of modules of the scheme's own."""
     zero_gradient: tuple[str, ...] = ()
     """Patterns of "architecture/name" of all parameters whose gradient is zero before the first update."""
     policies: Mapping[Role, Policy] = field(default_factory=dict)

@@ -5,6 +5,7 @@ its schemes, offered to those who write their own.
 """
 
 import math
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from fnmatch import fnmatch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from deepnet.errors import SchemeError
 from deepnet.schemes.base import Policy
-from deepnet.schemes.catalogue import describe_scheme, load_scheme
+from deepnet.schemes.catalogue import describe_scheme, load_scheme, scheme_row
 from deepnet.schemes.coefficients import coefficients
 from deepnet.testing.scheme_case import SIZES, SchemeCase, StackParts
 from deepnet.testing.scheme_models import (
@@ -32,7 +33,7 @@ from deepnet.training.optimization.optimizers import LR_MULTIPLIER
 from deepnet.transformer.initialize import drawn_rows, parameter_policies
 from deepnet.transformer.inputs import Inputs
 from deepnet.transformer.models import Transformer, TransformerConfig
-from deepnet.transformer.scales import LearnedScale
+from deepnet.transformer.scales import LearnedScale, ScheduledScale
 from deepnet.transformer.stacks import Stack
 
 
@@ -48,12 +49,16 @@ def check_scheme(case: SchemeCase) -> None:
 def check_equation(case: SchemeCase) -> None:
     """Check that each stack of every architecture computes the row's expression to 1e-12, every parameter perturbed.
 
-    An encoder has 2 layers and a decoder 3, in float64: a scheme that takes one depth for the other is found.
+    An encoder has 2 layers and a decoder 3, in float64: a scheme that takes one depth for the other is found. Where a
+    scale follows a schedule, it is looked at on the way, too.
     """
     for architecture in case_architectures(case):
         model = perturbed_model(case, architecture, decoder_layers=3, tie_embeddings="none")
-        for stack in model.stacks():
-            _require_equation(case, model, stack)
+        scheduled = any(isinstance(module, ScheduledScale) for module in model.modules())
+        for updates in (0, 1, 100, 1000) if scheduled else (1000,):
+            model.scheme.advance(model, updates)
+            for stack in model.stacks():
+                _require_equation(case, model, stack, updates)
 
 
 def check_coefficients(case: SchemeCase) -> None:
@@ -108,8 +113,28 @@ def check_parameter_count(case: SchemeCase) -> None:
         _require(found == claimed, f"{architecture}: {found} parameters; claimed {claimed}")
 
 
+def check_starts(case: SchemeCase) -> None:
+    """Check mean and std of what the row says of parameters without a role, within 4 standard errors."""
+    torch.manual_seed(1)
+    model = case_model(case, case_architectures(case)[0], layers=4, **SIZES)
+    for pattern, (mean, std) in case.starts.items():
+        found = [one.flatten() for name, one in model.named_parameters() if fnmatch(name, pattern)]
+        _require(bool(found), f"starts claims '{pattern}', and no parameter has such a name")
+        numbers = torch.cat(found).detach().double()
+        off = max(
+            abs(numbers.mean().item() - mean) * math.sqrt(len(numbers)),
+            abs((numbers - mean).square().mean().sqrt().item() - std) * math.sqrt(2 * len(numbers)),
+        )
+        _require(
+            off <= 4 * std + 1e-6 * abs(mean),
+            f"{pattern} starts with mean {numbers.mean():.4g} and std {numbers.std(correction=0):.4g}; "
+            f"claimed {mean:g} and {std:g}",
+        )
+
+
 def check_gradients(case: SchemeCase) -> None:
     """Check that before the first update a gradient reaches every parameter but the documented ones."""
+    wrong: dict[bool, list[str]] = {True: [], False: []}
     for architecture in case_architectures(case):
         torch.manual_seed(1)
         model = case_model(case, architecture).double()
@@ -119,13 +144,21 @@ def check_gradients(case: SchemeCase) -> None:
             documented = any(fnmatch(f"{architecture}/{name}", p) for p in case.zero_gradient)
             reached = parameter.grad is not None and bool(parameter.grad.abs().max() > 0)
             # softmax does not change under a shift of the scores; what is left of its gradient is rounding
-            if not name.endswith("k.bias"):
-                found, claimed = ("a", "none") if reached else ("no", "one")
-                _require(
-                    reached != documented,
-                    f"{architecture}/{name} has {found} gradient before the first update; claimed {claimed}, as "
-                    "zero_gradient has the patterns of those without",
-                )
+            if reached == documented and not name.endswith("k.bias"):
+                wrong[reached].append(f"{architecture}/{name}")
+    for reached, names in wrong.items():
+        _require(
+            not names,
+            f"{'a' if reached else 'no'} gradient reaches {_some(names)} before the first update; claimed "
+            f"{'none' if reached else 'one'}, as zero_gradient has the patterns of those without",
+        )
+
+
+def _some(names: list[str]) -> str:
+    """Return how many names there are, and as patterns of them those that differ in more than model and layer."""
+    kinds = sorted({re.sub(r"\.[0-9]+\.", ".*.", re.sub("^[^/]+/", "*/", name)) for name in names})
+    more = f", and {len(kinds) - 12} more" if len(kinds) > 12 else ""
+    return f"{len(names)} parameters ({', '.join(kinds[:12])}{more})"
 
 
 def check_depth(case: SchemeCase) -> None:
@@ -227,7 +260,8 @@ def check_materialise(case: SchemeCase) -> None:
 
 
 def check_description(case: SchemeCase) -> None:
-    """Check that what a bundle saves of the scheme makes the same scheme again."""
+    """Check that the catalogue can show the scheme, and that what a bundle saves of it makes the same scheme again."""
+    scheme_row(case.name)
     scheme = case_scheme(case)
     described = describe_scheme(scheme)
     again = load_scheme(described.pop("name"), described)
@@ -235,22 +269,23 @@ def check_description(case: SchemeCase) -> None:
 
 
 CHECKS: tuple[Callable[[SchemeCase], None], ...] = (
+    check_description,
+    check_materialise,
     check_equation,
     check_coefficients,
     check_initial_std,
+    check_starts,
     check_parameter_count,
     check_gradients,
     check_depth,
     check_cached_decoding,
     check_resume,
     check_policies,
-    check_materialise,
-    check_description,
 )
 """Every check, in the order in which `check_scheme` runs them."""
 
 
-def _require_equation(case: SchemeCase, model: Transformer, stack: Stack) -> None:
+def _require_equation(case: SchemeCase, model: Transformer, stack: Stack, updates: int) -> None:
     x = torch.randn(3, 4, 16, dtype=torch.float64)
     decodes = stack.name == "decoder"
     inputs = Inputs(
@@ -263,8 +298,9 @@ def _require_equation(case: SchemeCase, model: Transformer, stack: Stack) -> Non
         state = layer(state, inputs)
     _require_equal(
         stack.stream.close(state, stack.ends),
-        case.equation(x, StackParts.of(stack, inputs, model.config)),
-        f"the {stack.name} of an {model.config.architecture} computes another output than the equation",
+        case.equation(x, StackParts.of(stack, inputs, model.config, updates=updates)),
+        f"the {stack.name} of an {model.config.architecture} computes another output than the equation after {updates} "
+        "updates",
     )
 
 

@@ -46,11 +46,13 @@ def case_model(
     return Transformer(config, case_scheme(case))
 
 
-def perturbed_model(case: SchemeCase, architecture: Architecture, **shape: Any) -> Transformer:
-    """Return a float64 model after 1,000 updates whose every parameter is off its start, so that none is idle."""
+def perturbed_model(
+    case: SchemeCase, architecture: Architecture, *, updates: int = 1000, **shape: Any
+) -> Transformer:
+    """Return a float64 model after so many updates whose every parameter is off its start, so that none is idle."""
     torch.manual_seed(1)
     model = case_model(case, architecture, **shape).double()
-    model.scheme.advance(model, 1000)
+    model.scheme.advance(model, updates)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)

@@ -1,10 +1,11 @@
 """The ordinary residual site: post(skip * s + branch * dropout(out(f(pre(x)))))."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from deepnet.errors import SchemeError
 from deepnet.schemes.base import HasRoles, Norm, ResidualSite, Role, Site, SitePlan
 from deepnet.transformer.dropout import dropout, dropped_sum
 from deepnet.transformer.norms import ScaledNorm
@@ -31,7 +32,7 @@ class Residual(nn.Module, ResidualSite):
         # trained, it is saved under this name; in code it is branch_scale, as a branch is a module
         self.branch = scales.make(plan.branch_scale, width=d_model, site=site, use="branch")
         self.shift = build_shift(plan.shifts.get("input"))
-        self.extra = nn.ModuleDict({name: make() for name, make in plan.extra.items()})
+        self.extra = build_extra(plan.extra)
 
     @property
     def branch_scale(self) -> nn.Module | float:
@@ -101,6 +102,17 @@ def build_norm(plan: Norm | None, width: int) -> nn.Module | None:
         return None
     norm = plan.make(width)
     return norm if plan.multiplier == 1.0 else ScaledNorm(norm, plan.multiplier)
+
+
+def build_extra(plan: Mapping[str, Callable[[], nn.Module]]) -> nn.ModuleDict:
+    """Return the modules that a plan's `extra` makes; raises SchemeError where it is a module itself."""
+    for name, make in plan.items():
+        if isinstance(make, nn.Module):
+            raise SchemeError(
+                f"extra['{name}'] is a {type(make).__name__}; expected a function that makes one for every site: "
+                "lambda: ..."
+            )
+    return nn.ModuleDict({name: make() for name, make in plan.items()})
 
 
 def build_shift(start: float | None) -> nn.Parameter | None:

@@ -25,7 +25,13 @@ from deepnet.transformer.positions.base import (
     PositionKind,
     build_positions,
 )
-from deepnet.transformer.residual import add_scaled, build_norm, build_shift, reset_shift
+from deepnet.transformer.residual import (
+    add_scaled,
+    build_extra,
+    build_norm,
+    build_shift,
+    reset_shift,
+)
 from deepnet.transformer.scales import ScaleBuilder, end_scale, learned_scale, scaled
 
 
@@ -39,7 +45,7 @@ class StackEnds(nn.Module):
         self.shift = build_shift(plan.exit_shift)
         self.final = build_norm(plan.final, d_model)
         self.scale = end_scale(plan.exit_scale, d_model)
-        self.extra = nn.ModuleDict({name: make() for name, make in plan.extra.items()})
+        self.extra = build_extra(plan.extra)
 
     def reset_parameters(self) -> None:
         """Set the shift to its start."""

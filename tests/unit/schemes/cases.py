@@ -192,8 +192,8 @@ CASES = [
         std=gained(deepnorm_gain),
     ),
     SchemeCase(
-        name="branchnorm",  # arXiv 2305.02790, equation 7, after 1,000 of 4,000 updates
-        equation=post_norm(1.0, branch=0.25),
+        name="branchnorm",  # arXiv 2305.02790, equation 7, growing over 4,000 updates
+        equation=post_norm(1.0, branch=lambda stack: min(1.0, stack.updates / 4000)),
         coefficients={(6, 6): (1.0, 72**-0.25), (100, 100): (1.0, 1200**-0.25)},
         std=gained(deepnorm_gain),
         # a_0 = 0, so that the decoder does not see the encoder
@@ -201,7 +201,7 @@ CASES = [
     ),
     *(
         SchemeCase(
-            name="prores",  # arXiv 2603.05369, after 1,000 updates of 1,000 per layer
+            name="prores",  # arXiv 2603.05369, 1,000 updates per layer
             options={"base": base},
             equation=prores(placement),
             coefficients={(6, 6): (1.0, 1.0), (100, 100): (1.0, 1.0)},

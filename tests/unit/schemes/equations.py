@@ -8,12 +8,12 @@ from deepnet.schemes.base import ONE
 
 
 def post_norm(skip, branch=1.0):
-    """x <- LN(skip * x + branch * f(x)) at every site; skip may be a function of the stack."""
+    """x <- LN(skip * x + branch * f(x)) at every site; either may be a function of the stack."""
 
     def equation(x, parts):
-        alpha = skip(parts) if callable(skip) else skip
+        alpha, a = (one(parts) if callable(one) else one for one in (skip, branch))
         for site in parts.sites:
-            x = site.residual.post(alpha * x + branch * site.f(x))
+            x = site.residual.post(alpha * x + a * site.f(x))
         return x
 
     return equation
@@ -41,11 +41,11 @@ def admin(x, parts):
 
 
 def prores(placement):
-    """x <- x + f(LN(x)) / l, or LN(x + f(x) / l): after T updates of T per layer, layer l is grown to 1 / l."""
+    """x <- x + a f(LN(x)), or LN(x + a f(x)): after t updates layer l is grown to a = min(1, t / (1000 l))."""
 
     def equation(x, parts):
         for site in parts.sites:
-            r, a = site.residual, 1 / site.site.layer
+            r, a = site.residual, min(1.0, parts.updates / (1000 * site.site.layer))
             x = x + a * site.f(r.pre(x)) if placement == "pre" else r.post(x + a * site.f(x))
         return parts.ends.final(x) if placement == "pre" else x
 
