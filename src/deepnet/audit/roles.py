@@ -74,7 +74,10 @@ def _branch_roles(
 def _projections(flow: Flow, attention: Attention, site: MeasuredSite) -> list[RoleMatrix]:
     operands: dict[Role, Value] = {"q": attention.q, "k": attention.k, "v": attention.v}
     uses = [
-        (role, lin) for role, value in operands.items() for lin in _linears(flow, flow.of(value))
+        (role, lin)
+        for role, value in operands.items()
+        for lin in _linears(flow, flow.of(value))
+        if lin.output.width >= min(value.tensor.shape[-2:])  # a product of fewer channels is a gate
     ]
     counts = {linear: sum(other is linear for _, other in uses) for _, linear in uses}
     return [

@@ -32,14 +32,13 @@ class ValueScheme(ResidualScheme):
     `ngpt`, which change a model between updates."""
 
     def __post_init__(self) -> None:
-        if (
-            ":" in self.base
-        ):  # only as a scheme's own name is a class of somebody else's asked about before it runs
+        # code of somebody else's runs only where it was asked for, and nobody is asked about a base
+        if ":" in self.base:
             raise ConfigError(f"base is '{self.base}'; expected a scheme of the catalogue")
         kind = scheme_class(self.base)
         if kind is type(self):
             raise ConfigError(f"base '{self.base}' is the scheme itself; take another")
-        for name in ("prepare", "after_update"):
+        for name in ("prepare", "advance", "after_update"):
             if getattr(kind, name) is not getattr(ResidualScheme, name):
                 raise ConfigError(
                     f"base '{self.base}' overrides {name}(), which is not carried over; take another"

@@ -116,6 +116,8 @@ def first_for_last(model: Transformer) -> bool:
     """W_v and W_1 three times as large, W_out and W_2 a third: attention, ReLU and gates hand a factor on."""
     if any(_is_normed_inside(sublayer) for sublayer in model.sites()):
         return False
+    if any(sublayer.residual.plan.values != "own" for sublayer in model.sites()):
+        return False  # what is added to values would have to follow
     for sublayer in model.sites():
         _multiply(_first(sublayer), FACTOR)
         _multiply(_last(sublayer), 1 / FACTOR)
