@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import optim
 
+_PARTS = ("muon", "adamw")
 PART = "part"
 """The key of a parameter group that says whose it is: "muon" or "adamw"."""
 
@@ -47,6 +48,3 @@ class MuonAndAdamW(optim.Optimizer):
         self._parts += [optim.AdamW(adamw, fused=True)] if adamw else []
         for part in self._parts:
             part.state = self.state
-
-
-_PARTS = ("muon", "adamw")

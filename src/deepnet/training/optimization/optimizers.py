@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import nn, optim
 
 from deepnet.errors import ConfigError
@@ -124,6 +125,11 @@ def _two_kinds_of_groups(
     """Return Muon's groups, then AdamW's."""
     matrices, rest = _divided(rows)
     muon = config.muon or MuonConfig()
+    if not muon.nesterov and any(p.dtype == torch.bfloat16 for _, p, _ in matrices):
+        raise ConfigError(
+            "optimizer.muon.nesterov = false loses the running mean of weights in bfloat16, which torch's Muon (2.13) "
+            "then normalises in place; keep the weights in float32, or leave nesterov on"
+        )
     groups = [_muon_group(config, muon, key, found) for key, found in _members(matrices).items()]
     groups += [{**group, PART: "adamw", "betas": config.betas} for group in _groups(config, rest)]
     if muon.L_base:

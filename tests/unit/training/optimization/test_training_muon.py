@@ -298,6 +298,19 @@ def test_what_is_no_matrix_cannot_be_said_to_be_one():
         build_optimizer(OptimizerConfig(name="muon"), policies=rows)
 
 
+def test_weights_in_bfloat16_whose_mean_torch_would_write_over_are_refused():
+    model = made(dtype=torch.bfloat16)
+    assert optimizer_of(model, **MUON)
+    with pytest.raises(ConfigError, match="nesterov = false loses the running mean"):
+        optimizer_of(model, **MUON, muon={"nesterov": False})
+    # the day that torch keeps it, the refusal can go
+    weight = nn.Parameter(torch.ones(2, 2, dtype=torch.bfloat16))
+    weight.grad = torch.full_like(weight, 100.0)
+    torchs = torch.optim.Muon([weight], nesterov=False)
+    torchs.step()
+    assert torchs.state[weight]["momentum_buffer"].norm() < 2  # 0.05 * 200 were right
+
+
 def test_a_scheme_with_an_eps_of_its_own_is_refused():
     with pytest.raises(ConfigError, match=r"multiplies the eps of encoder\.layers.*q\.weight"):
         optimizer_of(made("completep"), **MUON)
