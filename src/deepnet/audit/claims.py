@@ -72,7 +72,7 @@ def chosen_ends(model: nn.Module) -> EndsConfig:
 
 
 def refuse_loops(model: nn.Module) -> None:
-    """Raise ConfigError for a model of ours with loops: the matrices that tell its sites apart are shared."""
+    """Raise ConfigError for a model of ours with loops, as sites are told apart by their matrices."""
     loops = max((m.config.loops for m in model.modules() if isinstance(m, Transformer)), default=1)
     if loops > 1:
         raise ConfigError(
