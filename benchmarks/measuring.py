@@ -37,13 +37,13 @@ STUDENT = (
 
 
 def compared(differences: Sequence[float]) -> tuple[str, str]:
-    """Return the mean of paired differences and Student's 95% interval, where there are enough."""
+    """Return the mean of paired differences and Student's 95% interval, where there are enough; too wide for many."""
     if not differences:
         return "", ""
     mean, freedom = statistics.mean(differences), len(differences) - 1
-    if not 0 < freedom <= len(STUDENT) or not all(map(math.isfinite, differences)):
+    if not freedom or not all(map(math.isfinite, differences)):
         return f"{mean:+.3f}", ""
-    half = STUDENT[freedom - 1] * statistics.stdev(differences) / len(differences) ** 0.5
+    half = STUDENT[min(freedom, len(STUDENT)) - 1] * statistics.stdev(differences) / len(differences) ** 0.5
     return f"{mean:+.3f}", f"{mean - half:+.3f} to {mean + half:+.3f}"
 
 
