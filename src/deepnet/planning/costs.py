@@ -50,7 +50,8 @@ def find_costs(
     with without_memory(conditions.device) as mode:
         model = build()
         rehearsals = [rehearse(model, one, conditions=conditions, mode=mode) for one in batches]
-        trained = {name: p for name, p in model.named_parameters() if p.grad is not None}
+        parameters = dict(model.named_parameters())
+        trained = {name: parameters[name] for name in rehearsals[0].trained}
     optimizer = optimizer_tensors(conditions.optimizer, trained)
     averages = conditions.training.ema_decay > 0
     return Costs(
@@ -58,7 +59,7 @@ def find_costs(
         operations=_operations(rehearsals[0], batches[0].num_padded_tokens),
         memory=plan_memory(
             max(rehearsals, key=lambda one: sum(one.most.values())),
-            parameters=dict(model.named_parameters()),
+            parameters=parameters,
             optimizer=optimizer,
             conditions=conditions,
             process=process,

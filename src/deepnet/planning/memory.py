@@ -90,9 +90,11 @@ def plan_memory(
         "average": _bytes(parameters) if conditions.training.ema_decay else 0,
     }
     in_passes = {**rehearsal.most, **kept}
+    # of a step in the backward pass the last one, when no activations are left: that of the embedding, as a rule
+    at_once = max(parameter.nbytes for parameter in parameters.values())
     in_step = {
         WEIGHTS: rehearsal.weights,
-        GRADIENTS: rehearsal.gradients,
+        GRADIENTS: at_once if conditions.training.step_in_backward else rehearsal.gradients,
         UNCLAIMED: step_bytes(conditions.optimizer, parameters, device=conditions.device),
         **kept,
     }

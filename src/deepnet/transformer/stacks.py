@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import Ends, Learned, RoleWeight, StackContext, StackPlan
 from deepnet.transformer.cache import DecoderCache
+from deepnet.transformer.chain import Chain
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.embeddings import TokenEmbedding
 from deepnet.transformer.initialize import planned_weight
@@ -109,7 +110,7 @@ class Stack(nn.Module):
         )
         self.positions = made if isinstance(made, AttentionPositions) else None
         scales = ScaleBuilder(site_plan for _, site_plan in plan.sites)
-        self.layers = nn.ModuleList(
+        self.layers = Chain(
             Layer(sites, shape=shape, stream=plan.stream, scales=scales) for sites in plan.layers()
         )
         self.ends = StackEnds(plan.ends, context.d_model)
@@ -139,8 +140,11 @@ class Stack(nn.Module):
         found = self._in_attention(x, start, cache)
         inputs = inputs.laid_out(x, found, num_heads=self.num_heads)
         state: Any = self.stream.open(x)
-        for index, layer in enumerate(self.layers):
-            state = layer(state, inputs, None if cache is None else cache.layers[index])
+        if cache is None:
+            state = self.layers.run(state, inputs, None)
+        else:
+            for layer, cached in zip(self.layers, cache.layers, strict=True):
+                state = layer(state, inputs, cached)
         return self.stream.close(state, self.ends)
 
     def _in_attention(self, x: Tensor, start: int, cache: DecoderCache | None) -> InAttention:

@@ -13,6 +13,7 @@ STATES = {"exp_avg.matrix": torch.zeros(100, 50), "step.matrix": torch.zeros(())
 REHEARSAL = Rehearsal(
     weights=20_400,
     gradients=20_400,
+    trained=("matrix", "bias"),
     activations=90_000,
     most={"weights": 20_400, "gradients": 400, "activations": 95_000},
     largest=30_000,
