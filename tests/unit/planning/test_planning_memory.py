@@ -51,6 +51,14 @@ def test_the_peak_is_in_the_step_where_activations_are_few(conditions):
     assert sum(found.at_peak.values()) == 20_400 + 20_400 + 20_004 + largest
 
 
+def test_a_step_in_the_backward_pass_holds_one_gradient_at_a_time(conditions):
+    few = replace(REHEARSAL, most={"weights": 20_400, "activations": 5_000})
+    found = planned(conditions(optimizer={"name": "sgd"}, step_in_backward=True), few)
+    assert found.moment == "step"
+    assert sum(found.at_peak.values()) == 20_400 + 20_000 + 20_004  # the gradient of the matrix
+    assert found.heap == pytest.approx(1.5 * planned(conditions(), few).heap, abs=1)
+
+
 def test_recompute_leaves_a_place_for_the_logits_in_the_heap(conditions):
     plain, again = (planned(conditions(recompute=r)).heap for r in (False, True))
     assert again - plain == REHEARSAL.largest

@@ -64,8 +64,7 @@ class InBackward(Engine):
     def _stepping(self) -> Iterator[None]:
         """Step each parameter when its gradient is complete: once, however often it was used."""
         hooks = [
-            parameter.register_post_accumulate_grad_hook(self._take)
-            for parameter in self._group_of
+            parameter.register_post_accumulate_grad_hook(self._take) for parameter in self._group_of
         ]
         try:
             yield
