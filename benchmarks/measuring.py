@@ -43,7 +43,11 @@ def compared(differences: Sequence[float]) -> tuple[str, str]:
     mean, freedom = statistics.mean(differences), len(differences) - 1
     if not freedom or not all(map(math.isfinite, differences)):
         return f"{mean:+.3f}", ""
-    half = STUDENT[min(freedom, len(STUDENT)) - 1] * statistics.stdev(differences) / len(differences) ** 0.5
+    half = (
+        STUDENT[min(freedom, len(STUDENT)) - 1]
+        * statistics.stdev(differences)
+        / len(differences) ** 0.5
+    )
     return f"{mean:+.3f}", f"{mean - half:+.3f} to {mean + half:+.3f}"
 
 

@@ -2,8 +2,10 @@
 
     python benchmarks/plan.py                       # the whole grid
     python benchmarks/plan.py --depths 6 18 --widths 64 --times
+    python benchmarks/plan.py --depths 50 --widths 64 --recompute 1 --segments 2 0 --in-backward 0 1
 
-A point is a depth of both stacks, a width, an optimiser, recompute and a moving average off or on. The run is the
+A point is a depth of both stacks, a width, an optimiser, recompute (in segments of so many layers) and a moving average
+off or on, and steps after or in the backward pass. The run is the
 training loop itself, guard and a checkpoint at the end included, on updates of one batch; its peak is the kernel's
 high-water mark less what was held once a model of next to nothing had taken an update. It is measured twice: with
 glibc's heap as it is, and with larger tensors outside of it. With --times the plan also times a few layers, to compare
@@ -40,19 +42,33 @@ class Point:
     optimizer: str
     recompute: bool
     ema: bool
+    segment: int = 1
+    """training.recompute_segment, where it recomputes."""
+    in_backward: bool = False
 
     @property
     def name(self) -> str:
         """What the cell is called in metrics.json."""
-        switches = [word for word in ("recompute", "ema") if getattr(self, word)]
+        switches = [word for word in ("recompute", "ema", "in_backward") if getattr(self, word)]
+        switches += [f"segment{self.segment}"] if self.segment != 1 else []
         return "-".join([f"{self.depth}L", f"d{self.d_model}", self.optimizer, *switches])
 
 
 def grid(options: argparse.Namespace) -> list[Point]:
     switches = itertools.product(
-        options.depths, options.widths, options.optimizers, options.recompute, options.ema
+        options.depths,
+        options.widths,
+        options.optimizers,
+        options.recompute,
+        options.ema,
+        options.segments,
+        options.in_backward,
     )
-    return [Point(d, w, o, bool(r), bool(e)) for d, w, o, r, e in switches]
+    return [
+        Point(d, w, o, bool(r), bool(e), s, bool(b))
+        for d, w, o, r, e, s, b in switches
+        if r or s == 1
+    ]
 
 
 def in_process(task: str, point: Point, *extra: str, **environment: str) -> dict[str, float]:
@@ -105,7 +121,8 @@ def render(found: dict[str, Any]) -> str:
     rows = sorted(
         found["points"].values(),
         key=lambda row: tuple(
-            row[key] for key in ("d_model", "depth", "optimizer", "recompute", "ema")
+            row.get(key, 1)  # of the points from before there were segments
+            for key in ("d_model", "depth", "optimizer", "recompute", "segment", "ema")
         ),
     )
     lines = [
@@ -116,9 +133,9 @@ def render(found: dict[str, Any]) -> str:
         f"- {_spread('needed', rows)}: the numbers and objects, against runs whose larger tensors lie outside the heap",
         f"- {_spread('peak', rows)}: the same with the heap, against runs with the heap as it is",
         "",
-        "| layers | d | optimizer | recompute | average | needed | measured | off | peak | measured | off "
-        "| s planned | s measured |",
-        "|---:|---:|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| layers | d | optimizer | recompute | in backward | average | needed | measured | off | peak | measured "
+        "| off | s planned | s measured |",
+        "|---:|---:|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         *map(_line, rows),
         "",
         f"{found['device']}; commit {found['commit']}; torch {found['versions']['torch']}.",
@@ -141,7 +158,8 @@ def _line(row: dict[str, Any]) -> str:
         row["depth"],
         row["d_model"],
         row["optimizer"],
-        "on" if row["recompute"] else "off",
+        _recomputed(row),
+        "on" if row.get("in_backward") else "off",
         "on" if row["ema"] else "off",
         f"{planned['needed'] / MIB:,.0f}",
         f"{mapped['peak'] / MIB:,.0f}",
@@ -155,6 +173,13 @@ def _line(row: dict[str, Any]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
+def _recomputed(row: dict[str, Any]) -> str:
+    if not row["recompute"]:
+        return "off"
+    segment = row.get("segment", 1)
+    return {1: "by layer", 0: "nested"}.get(segment, f"{segment} layers")
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--depths", type=int, nargs="+", default=[6, 18, 50, 100])
@@ -162,6 +187,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--optimizers", nargs="+", default=["adam", "adafactor", "sgd"])
     parser.add_argument("--recompute", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--ema", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--segments", type=int, nargs="+", default=[1], help="0: nested")
+    parser.add_argument("--in-backward", type=int, nargs="+", default=[0])
     parser.add_argument("--times", action="store_true")
     parser.add_argument(
         "--replan", action="store_true", help="only plan once more what has been measured"

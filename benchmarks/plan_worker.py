@@ -61,6 +61,8 @@ def sections(point: Point) -> tuple[Any, Any]:
     training = TrainingConfig(
         max_steps=1,
         recompute=point.recompute,
+        recompute_segment=point.segment,
+        step_in_backward=point.in_backward,
         ema_decay=0.999 if point.ema else 0.0,
         log_every=1,
     )

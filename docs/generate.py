@@ -65,7 +65,7 @@ def recipe_page() -> str:
     changeable = ", ".join(f"`{key}`" for key in sorted(CHANGEABLE))
     parts += [
         "## What may change on `--resume`",
-        f"{changeable}. Also the sections `guard`, `probes`, `validation` and `decoding`, and the paths of "
+        f"{changeable}. Also the sections `memory`, `guard`, `probes`, `validation` and `decoding`, and the paths of "
         "files, where their contents are the same ([run folder](run_folder.md#resuming)). Anything else is refused: it "
         "would change what an update computes. So would another `training.max_steps`, `training.max_epochs` or "
         "`training.max_minutes` where `schedule.name` is linear or cosine without `decay_steps`: the learning rate "

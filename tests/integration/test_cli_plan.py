@@ -6,7 +6,7 @@ import re
 import pytest
 
 from deepnet.bundle import load_bundle
-from deepnet.pipeline import fitting, plan_run
+from deepnet.pipeline import budgeting, fitting, plan_run
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +137,80 @@ def test_a_scheme_that_is_defined_at_its_depth_alone_is_trained(
     )  # fmt: skip
     assert result.code == 0, result.err
     assert "whether the run fits is not known" not in result.out
+
+
+DEEP = [
+    "model.encoder_layers=8",
+    "model.decoder_layers=8",
+    "training.max_steps=2",
+    "probes.every=0",
+]
+
+
+@pytest.fixture
+def peaks(cli, corpus, cache, monkeypatch):
+    """Return the planned peak of each way to train, without this process, which grows from one command to the next."""
+    for module in (budgeting, plan_run):
+        monkeypatch.setattr(module, "process_bytes", lambda conditions: 0)
+
+    def planned(*options):
+        plan = ["plan", corpus / "recipe.toml", *DEEP, *options, "--json", "--cache", cache]
+        return json.loads(cli(*plan).out)["memory"]["peak"]
+
+    again = "training.recompute=true"
+    return {
+        "plain": planned(),
+        "by layer": planned(again),
+        "nested": planned(again, "training.recompute_segment=0"),
+    }
+
+
+def chosen(run):
+    recorded = json.loads((run / "recipe.json").read_text())["recipe"]
+    return [
+        recorded["training"][key] for key in ("recompute", "recompute_segment", "step_in_backward")
+    ]
+
+
+def test_a_budget_takes_the_first_way_that_it_holds(cli, corpus, cache, tmp_path, peaks):
+    """In `plan` and in `train`, which records it and goes on in it."""
+    assert peaks["nested"] < peaks["by layer"] < peaks["plain"]
+    ample = [f"memory.budget={10 * peaks['plain']}B"]
+    found = json.loads(
+        cli("plan", corpus / "recipe.toml", *DEEP, *ample, "--json", "--cache", cache).out
+    )
+    assert found["choices"][-1]["value"] == "as the recipe says"
+    between = (peaks["by layer"] + peaks["plain"]) // 2
+    options = [*DEEP, f"memory.budget={between}B", "--cache", cache]
+    result = cli("plan", corpus / "recipe.toml", *options)
+    assert result.code == 0, result.err
+    assert f"memory.budget = {between}B is training." in result.out
+    run = tmp_path / "run"
+    result = cli("train", corpus / "recipe.toml", *options, "--out", run)
+    assert result.code == 0, result.err
+    assert f"memory.budget = {between}B is training." in result.out
+    first = chosen(run)
+    assert first != [False, 1, False]
+    longer = ["training.max_steps=3", "--out", run, "--resume"]
+    result = cli("train", corpus / "recipe.toml", *options, *longer)
+    assert result.code == 0, result.err
+    assert "planning the memory" not in result.out
+    assert chosen(run) == first
+
+
+def test_a_budget_that_holds_no_way_is_refused_with_the_peak_of_each(cli, corpus, cache, tmp_path):
+    options = ["probes.every=0", "memory.budget=1MB", "--cache", cache]
+    for command in (["plan"], ["train", "--out", tmp_path / "run"]):
+        result = cli(command[0], corpus / "recipe.toml", *command[1:], *options)
+        assert result.code == 2
+        assert len(result.err.splitlines()) == 1
+        assert "memory.budget = '1MB' (977 KiB) holds no way to train this" in result.err
+        assert result.err.count(" takes ") == 6
+    assert not (tmp_path / "run").exists()
+
+
+def test_why_no_step_is_taken_in_the_backward_pass_is_said(cli, corpus, cache):
+    options = ["memory.budget=1MB", "training.clip_norm=1.0", "--cache", cache]
+    result = cli("plan", corpus / "recipe.toml", *options)
+    assert "step_in_backward was not tried, because of training.clip_norm = 1.0" in result.err
+    assert result.err.count(" takes ") == 3

@@ -66,7 +66,7 @@ def show_plan(output: Output, found: "RunPlan") -> None:
     output.say()
     output.say(_describe_time(found.time) if found.time else "not timed, as it does not fit")
     for choice in found.choices:
-        output.say(f"{choice.key} = auto is {choice.value}: {choice.reason}")
+        output.say(f"{choice.key} = {choice.asked} is {choice.value}: {choice.reason}")
 
 
 def _parameter_rows(found: "RunPlan") -> Iterator[Row]:

@@ -12,8 +12,8 @@ from deepnet.data.loader import Batch
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import ConfigError, PlanError
+from deepnet.pipeline.budgeting import conditions_of, costs_of
 from deepnet.pipeline.outlook import look_at_updates
-from deepnet.pipeline.plan_run import conditions_of, costs_of
 from deepnet.pipeline.preparing import Report, make_loader
 from deepnet.pipeline.recipe import Recipe
 from deepnet.planning.machine import memory_bytes

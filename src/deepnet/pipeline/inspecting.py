@@ -1,7 +1,6 @@
 """What a recipe would do, without doing it: sizes, coefficients, initial weights, updates, one forward and backward."""
 
 import time
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from deepnet.pipeline.settling import settle_model
 from deepnet.planning.machine import most_held_bytes
 from deepnet.schemes.coefficients import coefficients
 from deepnet.training.engine.precision import resolve_precision
-from deepnet.training.engine.recompute import recomputed
+from deepnet.training.engine.recompute import recomputing
 from deepnet.training.loss import token_loss
 from deepnet.transformer.counting import count_parameters
 from deepnet.transformer.initialize import RoleReport, initialization_report
@@ -105,7 +104,7 @@ def _try_step(recipe: Recipe, model: Transformer, batch: Batch, device: torch.de
     blocks = [layer for stack in model.stacks() for layer in stack.layers]
     model.to(device).train()
     started = time.monotonic()
-    with recomputed(blocks) if recipe.training.recompute else nullcontext():
+    with recomputing(model, recipe.training, blocks=blocks):
         with precision.autocast():
             loss = compute(model, batch.to(device))
         (loss / batch.num_tokens).backward()  # type: ignore[no-untyped-call]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from deepnet.data.loader import Batch
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import Tokenizers
+from deepnet.pipeline.budgeting import Budgeted, conditions_of, within_budget
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.outlook import EndReport, UpdateReport, find_end, look_at_updates
 from deepnet.pipeline.preparing import (
@@ -23,7 +23,7 @@ from deepnet.pipeline.preparing import (
 )
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.settling import settle_model
-from deepnet.planning.costs import Costs, find_costs
+from deepnet.planning.costs import Costs
 from deepnet.planning.machine import memory_bytes
 from deepnet.planning.process import process_bytes
 from deepnet.planning.rehearsal import Conditions
@@ -33,9 +33,10 @@ from deepnet.training.engine.precision import reason_for_auto, resolve_precision
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What was found where "auto" was asked for."""
+    """What was found where the recipe leaves it open."""
 
     key: str
+    asked: str = "auto"
     value: str
     reason: str
 
@@ -119,16 +120,17 @@ def plan_run(
     recipe = settle_model(recipe, vocab_size=size, report=report)
     update, largest = look_at_updates(make_loader(recipe, data))
     end = find_end(recipe, updates_per_epoch=update.per_epoch)
+    process = process_bytes(conditions_of(recipe, place))
+    found = within_budget(recipe, data.tokenizers, largest, device=place, process=process)
+    recipe, costs = found.recipe, found.costs
     conditions = conditions_of(recipe, place)
-    process = process_bytes(conditions)
-    costs = costs_of(recipe, data.tokenizers, largest, conditions=conditions, process=process)
     there = memory_bytes(place)
     fits = not costs.memory.exceeds(there)
     return RunPlan(
         device=str(place),
         device_bytes=there,
         precision=conditions.precision.name,
-        choices=_choices(recipe, asked=device, device=place),
+        choices=_choices(found, asked=device, device=place),
         update=update,
         end=end,
         largest=_describe(largest[0]),
@@ -138,35 +140,8 @@ def plan_run(
     )
 
 
-def conditions_of(recipe: Recipe, device: torch.device) -> Conditions:
-    """Return under what a recipe's model trains on a device; raises ConfigError where the device cannot."""
-    precision = resolve_precision(
-        recipe.training.precision, device=device, width=recipe.model.d_model
-    )
-    return Conditions(
-        training=recipe.training,
-        optimizer=recipe.optimizer,
-        precision=precision,
-        device=device,
-        accumulates=recipe.batching.micro_batches_per_update > 1,
-    )
-
-
-def costs_of(
-    recipe: Recipe,
-    tokenizers: Tokenizers,
-    largest: Sequence[Batch],
-    *,
-    conditions: Conditions,
-    process: int,
-) -> Costs:
-    """Return the costs of a recipe's model on its largest micro-batches, in a process that held so many bytes."""
-    build = partial(build_model, recipe, tokenizers)
-    return find_costs(build, largest, conditions=conditions, process=process)
-
-
-def _choices(recipe: Recipe, *, asked: str, device: torch.device) -> list[Choice]:
-    found = []
+def _choices(budgeted: Budgeted, *, asked: str, device: torch.device) -> list[Choice]:
+    recipe, found = budgeted.recipe, []
     if asked == "auto":
         there = "torch finds a GPU" if device.type == "cuda" else "torch finds no GPU"
         found.append(Choice(key="--device", value=str(device), reason=there))
@@ -175,6 +150,9 @@ def _choices(recipe: Recipe, *, asked: str, device: torch.device) -> list[Choice
         precision = resolve_precision("auto", device=device, width=width)
         reason = reason_for_auto(device=device, width=width)
         found.append(Choice(key="training.precision", value=precision.name, reason=reason))
+    if budget := recipe.memory.budget:
+        chosen, reason = budgeted.chosen, budgeted.reason
+        found.append(Choice(key="memory.budget", asked=budget, value=chosen, reason=reason))
     return found
 
 

@@ -15,6 +15,7 @@ from deepnet.decoding.interface import DecodingConfig
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import Tokenization
 from deepnet.pipeline.shipped import hint_at_recipe, list_recipes, shipped_recipe
+from deepnet.planning.budget import MemoryConfig
 from deepnet.probes.config import ProbeConfig
 from deepnet.record import RunFolder
 from deepnet.schemes.base import Ends, ResidualScheme, StackContext, StackPlan
@@ -25,6 +26,7 @@ from deepnet.training.config import (
     TrainingConfig,
     optimizer_family,
 )
+from deepnet.training.engine.in_backward import refuse_whole_gradients
 from deepnet.training.guard.config import GuardConfig
 from deepnet.transformer.config import as_recorded
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rates
@@ -82,6 +84,8 @@ class Recipe(Section):
     """The learning rate at each update."""
     training: TrainingConfig
     """How long to train, how to check on it and what to keep."""
+    memory: MemoryConfig = MemoryConfig()
+    """What memory a run may take."""
     guard: GuardConfig = GuardConfig()
     """What is done when training is in trouble."""
     probes: ProbeConfig = ProbeConfig()
@@ -114,6 +118,13 @@ class Recipe(Section):
                 "the probes measure a whole model on one process, and training.engine = 'sharded' has none; "
                 "set probes.every = 0"
             )
+        refuse_whole_gradients(
+            self.training,
+            self.optimizer,
+            self.guard,
+            has_probes=self.probes.every > 0,
+            micro_batches=self.batching.micro_batches_per_update,
+        )
         one_vocabulary = self.tokenizer.shared and not self.tokenizer.target_model
         if self.model.tie_embeddings == "all" and not one_vocabulary:
             raise ValueError(

@@ -16,6 +16,7 @@ from deepnet.data.prepare import PreparedData, say_nothing
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import bleu_signature
 from deepnet.pipeline.beginning import first_batches, preparation
+from deepnet.pipeline.budgeting import settle_memory
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.fine_tuning import take_weights, with_vocabulary_of
 from deepnet.pipeline.finishing import score_test, write_bundle
@@ -145,6 +146,7 @@ def _settle(
         size = sized_model(recipe.model, data.tokenizers).vocab_size
         recipe = settle_model(recipe, vocab_size=size, start_from=start_from, report=report)
     _check_held_out(recipe, data)
+    recipe = settle_memory(recipe, data, run=run if resume else None, ranks=ranks, report=report)
     if not resume and ranks.world_size == 1 and recipe.training.engine != "sharded":
         refuse_what_cannot_fit(recipe, data, device=ranks.device, report=report)
     recorded = run.read_recipe() if resume else None

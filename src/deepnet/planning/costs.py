@@ -51,7 +51,8 @@ def find_costs(
     with without_memory(conditions.device) as mode:
         model = build()
         rehearsals = [rehearse(model, one, conditions=conditions, mode=mode) for one in batches]
-        trained = {name: p for name, p in model.named_parameters() if p.grad is not None}
+        parameters = dict(model.named_parameters())
+        trained = {name: parameters[name] for name in rehearsals[0].trained}
         matrices = [name for name, _, policy in parameter_policies(model) if policy.depth]
     optimizer = optimizer_tensors(conditions.optimizer, trained, matrices=matrices)
     averages = conditions.training.ema_decay > 0
@@ -60,7 +61,7 @@ def find_costs(
         operations=_operations(rehearsals[0], batches[0].num_padded_tokens),
         memory=plan_memory(
             max(rehearsals, key=lambda one: sum(one.most.values())),
-            parameters=dict(model.named_parameters()),
+            parameters=parameters,
             matrices=matrices,
             optimizer=optimizer,
             conditions=conditions,

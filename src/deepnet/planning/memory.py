@@ -9,12 +9,15 @@ from torch import Tensor
 from deepnet.planning.live_bytes import UNCLAIMED
 from deepnet.planning.optimizer_bytes import step_bytes
 from deepnet.planning.rehearsal import GRADIENTS, WEIGHTS, Conditions, Rehearsal
+from deepnet.training.config import TrainingConfig
 
 # measured: docs/plan.md
 _PER_TENSOR, _AT_LEAST = 2_600, 4_600_000
 """Bytes of main memory that torch and Python take beside the numbers: for each tensor that stays, and in any case."""
 _LEFT_BY_HEAP = 0.21
 """What glibc's heap leaves unused, over the bytes of all activations that a forward pass makes."""
+_PINNED_BY_STEPS = 1.5
+"""How many times as much it is where weights take their step in the backward pass."""
 ERROR = 0.1
 """How far a plan may be above what is needed, over itself: docs/plan.md has the measurements."""
 _KINDS = (
@@ -91,9 +94,11 @@ def plan_memory(
         "average": _bytes(parameters) if conditions.training.ema_decay else 0,
     }
     in_passes = {**rehearsal.most, **kept}
+    # of a step in the backward pass the last one, when no activations are left: that of the embedding, as a rule
+    at_once = max(parameter.nbytes for parameter in parameters.values())
     in_step = {
         WEIGHTS: rehearsal.weights,
-        GRADIENTS: rehearsal.gradients,
+        GRADIENTS: at_once if conditions.training.step_in_backward else rehearsal.gradients,
         UNCLAIMED: step_bytes(
             conditions.optimizer, parameters, device=conditions.device, matrices=matrices
         ),
@@ -107,7 +112,7 @@ def plan_memory(
         gradients=rehearsal.gradients,
         activations=rehearsal.activations,
         objects=0 if on_card else _AT_LEAST + _PER_TENSOR * num_tensors,
-        heap=0 if on_card else _left_by_heap(rehearsal, recompute=conditions.training.recompute),
+        heap=0 if on_card else _left_by_heap(rehearsal, conditions.training),
         process=0 if on_card else process,
         at_peak=in_passes if passes_need_more else in_step,
         moment="passes" if passes_need_more else "step",
@@ -115,9 +120,13 @@ def plan_memory(
     )
 
 
-def _left_by_heap(rehearsal: Rehearsal, *, recompute: bool) -> int:
-    """Return what glibc's heap leaves unused, as fitted to runs; recompute leaves a place for the logits besides."""
-    return int(_LEFT_BY_HEAP * rehearsal.made_forward) + rehearsal.largest * recompute
+def _left_by_heap(rehearsal: Rehearsal, training: TrainingConfig) -> int:
+    """Return what glibc's heap leaves unused, as fitted to runs.
+
+    Recompute leaves a place for the logits besides, and what steps keep among the tensors of a pass pins more of them.
+    """
+    left = _LEFT_BY_HEAP * rehearsal.made_forward + rehearsal.largest * training.recompute
+    return int(left * (_PINNED_BY_STEPS if training.step_in_backward else 1))
 
 
 def _bytes(tensors: Mapping[str, Tensor]) -> int:

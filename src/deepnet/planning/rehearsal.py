@@ -5,7 +5,7 @@ for the numbers, so that a model of any size is rehearsed on any machine.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from deepnet.training.config import OptimizerConfig, TrainingConfig
 from deepnet.training.engine.base import Engine
 from deepnet.training.engine.precision import Precision
 from deepnet.training.engine.ranks import Ranks
-from deepnet.training.engine.recompute import recomputed
+from deepnet.training.engine.recompute import recomputing
 from deepnet.training.loss import token_loss
 from deepnet.transformer.models import Transformer
 
@@ -47,7 +47,9 @@ class Rehearsal:
     weights: int
     """Parameters and buffers."""
     gradients: int
-    """When all are there."""
+    """The most at once: all of them, unless each is dropped when its parameter has taken its step."""
+    trained: tuple[str, ...]
+    """The parameters that have a gradient."""
     activations: int
     """What the forward pass keeps for the backward pass, when the loss is known."""
     most: Mapping[str, int]
@@ -87,14 +89,11 @@ def failures_told(what: str) -> Iterator[None]:
 def rehearse(
     model: Transformer, batch: Batch, *, conditions: Conditions, mode: FakeTensorMode
 ) -> Rehearsal:
-    """Run both passes of a micro-batch; to be called, and `model` to be made, inside `without_memory`.
-
-    The parameters' gradients are left as they are after the passes.
-    """
+    """Run both passes of a micro-batch; to be called, and `model` to be made, inside `without_memory`."""
     live = LiveBytes()
     known: dict[str, int] = {}
     live.claim([*model.parameters(), *model.buffers()], WEIGHTS)
-    _follow_gradients(model, live, are_there=conditions.accumulates)
+    gradients = _Gradients(model, live, conditions)
     compute = token_loss(label_smoothing=conditions.training.label_smoothing)
     faked = _faked(batch, mode).to(conditions.device)
 
@@ -107,11 +106,12 @@ def rehearse(
         )
         return found
 
-    with _recomputing(model, conditions.training), live:
+    with _recomputing(model, conditions.training), gradients.followed(), live:
         _engine(model, conditions).add_gradients(loss, num_tokens=batch.num_tokens, sends=True)
     return Rehearsal(
         weights=live.held[WEIGHTS],
-        gradients=live.held[GRADIENTS],
+        gradients=gradients.most,
+        trained=gradients.names,
         most=dict(live.most),
         largest=live.largest,
         backward_flops=live.flops.total() - known["forward_flops"],
@@ -122,7 +122,7 @@ def rehearse(
 
 def _recomputing(model: Transformer, training: TrainingConfig) -> AbstractContextManager[None]:
     blocks = [layer for stack in model.stacks() for layer in stack.layers]
-    return recomputed(blocks) if training.recompute else nullcontext()
+    return recomputing(model, training, blocks=blocks)
 
 
 def _engine(model: Transformer, conditions: Conditions) -> Engine:
@@ -134,17 +134,43 @@ def _engine(model: Transformer, conditions: Conditions) -> Engine:
     )
 
 
-def _follow_gradients(model: Transformer, live: LiveBytes, *, are_there: bool) -> None:
-    """Count each gradient as one from when it is complete, or from the beginning."""
+class _Gradients:
+    """Counts each gradient as one from when it is complete, or from the beginning where they add up."""
 
-    def claim(parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            live.claim([parameter.grad], GRADIENTS)
+    def __init__(self, model: Transformer, live: LiveBytes, conditions: Conditions) -> None:
+        self.most = 0
+        """Bytes at once."""
+        self._live, self._are_dropped = live, conditions.training.step_in_backward
+        self._parameters = dict(model.named_parameters())
+        self._trained: set[Tensor] = set()
+        for parameter in self._parameters.values():
+            parameter.grad = torch.zeros_like(parameter) if conditions.accumulates else None
+            if parameter.grad is not None:
+                live.claim([parameter.grad], GRADIENTS)
 
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter) if are_there else None
-        claim(parameter)
-        parameter.register_post_accumulate_grad_hook(claim)  # type: ignore[no-untyped-call]
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Count meanwhile."""
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(self._count)  # type: ignore[no-untyped-call]
+            for parameter in self._parameters.values()
+        ]
+        yield
+        for hook in hooks:
+            hook.remove()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the parameters that have had a gradient."""
+        return tuple(name for name, one in self._parameters.items() if one in self._trained)
+
+    def _count(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self._trained.add(parameter)
+        self._live.claim([parameter.grad], GRADIENTS)
+        self.most = max(self.most, self._live.held[GRADIENTS])
+        if self._are_dropped:
+            parameter.grad = None
 
 
 def _faked(batch: Batch, mode: FakeTensorMode) -> Batch:

@@ -5,7 +5,6 @@ The time of a step grows by the same amount with each layer, so that two depths 
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from statistics import median
 from typing import NamedTuple
 
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 
 from deepnet.data.objectives import Batch
 from deepnet.planning.rehearsal import Conditions
-from deepnet.training.engine.base import Engine
+from deepnet.training.engine.choice import one_process_engine
 from deepnet.training.engine.ranks import Ranks
-from deepnet.training.engine.recompute import recomputed
+from deepnet.training.engine.recompute import recomputing
 from deepnet.training.loss import token_loss
 from deepnet.training.optimization.averaging import MovingAverage
 from deepnet.transformer.initialize import parameter_policies
@@ -98,7 +97,7 @@ class Trainee:
         self._device, self._training = conditions.device, conditions.training
         self._batch = batch.to(self._device)
         self._blocks = [layer for stack in model.stacks() for layer in stack.layers]
-        self._engine = Engine(
+        self._engine = one_process_engine(self._training)(
             model.to(self._device).train(),
             optimizer=conditions.optimizer,
             policies=parameter_policies(model),
@@ -123,7 +122,7 @@ class Trainee:
             return compute(module, self._batch)
 
         self._engine.drop_gradients()
-        with recomputed(self._blocks) if self._training.recompute else nullcontext():
+        with recomputing(self._engine.model, self._training, blocks=self._blocks):
             self._engine.add_gradients(loss, num_tokens=self._batch.num_tokens, sends=True)
 
     def _step(self) -> None:

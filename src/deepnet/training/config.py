@@ -153,6 +153,15 @@ class TrainingConfig(Section):
     """Keep the parts of the sharded engine in main memory while no pass needs them."""
     recompute: bool = False
     """Compute the activations of a block again in the backward pass instead of keeping them: less memory, more time."""
+    recompute_segment: Count = 1
+    """Layers of a stack that are computed again together: with more, fewer states between them are kept, and the
+    activations of more at a time. 0: about the square root of the depth, and of such a segment one layer at a time,
+    which computes all of them once more."""
+    step_in_backward: bool = False
+    """Let each parameter take its step in the backward pass, as soon as its gradient is complete, and drop that: the
+    same update in less memory. Refused with what needs all gradients first: clip_norm, several micro-batches per
+    update, fp16, a guard that skips updates, probes, several processes, LAMB. The guard does not compute an update
+    again, as its weights are gone."""
     compile: CompileName = "off"
     """blocks: torch.compile makes one graph for each kind of block, of any length, in the first updates; it needs a C++
     compiler on a CPU, where it was slower, and Triton and a C compiler on CUDA. A run goes on under either; dropout
@@ -190,6 +199,10 @@ class TrainingConfig(Section):
             )
         if self.offload and self.engine != "sharded":
             raise ValueError(f"offload has no effect with engine = '{self.engine}'; leave it out")
+        if self.recompute_segment != 1 and not self.recompute:
+            raise ValueError(
+                f"recompute_segment = {self.recompute_segment} has no effect with recompute = false; set that to true"
+            )
         if self.patience and not self.validate_every:
             raise ValueError("patience needs validate_every above 0")
         return self

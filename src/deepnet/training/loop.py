@@ -22,9 +22,10 @@ from deepnet.training.config import OptimizerConfig, ScheduleConfig, TrainingCon
 from deepnet.training.due import do_what_is_due, interrupt, save
 from deepnet.training.engine.choice import make_engine
 from deepnet.training.engine.compile import compiled
+from deepnet.training.engine.in_backward import refuse_whole_gradients
 from deepnet.training.engine.precision import Precision
 from deepnet.training.engine.ranks import Ranks
-from deepnet.training.engine.recompute import recomputed
+from deepnet.training.engine.recompute import recomputing
 from deepnet.training.guard.config import GuardConfig
 from deepnet.training.guard.judge import Verdict
 from deepnet.training.guard.respond import forget_incidents, forget_later, respond
@@ -101,9 +102,9 @@ def train_loop(
     or a weight is not finite, CheckpointError when a checkpoint cannot be written or read, ConfigError when settings
     contradict each other or the run that is resumed, DeepNetError when the memory does not suffice.
     """
-    refuse_what_has_no_effect(training, validate=validate, blocks=blocks)
+    refuse_what_has_no_effect(training, model=model, validate=validate, blocks=blocks)
     refuse_probes_of_parts(training, probing)
-    ranks = ranks or Ranks()
+    ranks, guard = ranks or Ranks(), guard or GuardConfig()
     earlier = earlier_checkpoint(run.checkpoints, resume=resume)
     plan = settle(
         training,
@@ -115,11 +116,18 @@ def train_loop(
         has_blocks=bool(blocks),
         saved=read_header(earlier)["settings"] if earlier else {},
     )
+    refuse_whole_gradients(
+        plan.training,
+        optimizer,
+        guard,
+        has_probes=probing is not None,
+        num_processes=ranks.world_size,
+    )
     make_ready(model, ranks=ranks, prepare=None if earlier else prepare)
     norm_inputs = NormInputs(model)
     engine = make_engine(model, plan, policies=policies, blocks=blocks, ranks=ranks)
     session = Session(
-        trained=untrained(engine, plan, guard=guard or GuardConfig(), norm_inputs=norm_inputs),
+        trained=untrained(engine, plan, guard=guard, norm_inputs=norm_inputs),
         plan=plan,
         loader=loader,
         loss=loss,
@@ -165,8 +173,7 @@ def _at_work(session: Session, blocks: Sequence[nn.Module]) -> Iterator[None]:
     with ExitStack() as stack:
         if plan.compiles:
             stack.enter_context(compiled(blocks))
-        if plan.training.recompute:
-            stack.enter_context(recomputed(blocks))
+        stack.enter_context(recomputing(session.engine.model, plan.training, blocks=blocks))
         if session.trained.guard.config.watches:
             stack.enter_context(session.norm_inputs.open(session.ranks.device))
         yield

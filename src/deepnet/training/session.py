@@ -16,6 +16,7 @@ from deepnet.training.config import TrainingConfig
 from deepnet.training.engine.base import Engine
 from deepnet.training.engine.memory import memory_shortage_explained
 from deepnet.training.engine.ranks import Ranks
+from deepnet.training.engine.recompute import list_chains
 from deepnet.training.plan import Plan
 from deepnet.training.probing import Probes, Probing
 from deepnet.training.state import TrainingState, Unread
@@ -71,11 +72,20 @@ class Session:
 
 
 def refuse_what_has_no_effect(
-    training: TrainingConfig, *, validate: Validate | Validation | None, blocks: Sequence[nn.Module]
+    training: TrainingConfig,
+    *,
+    model: nn.Module,
+    validate: Validate | Validation | None,
+    blocks: Sequence[nn.Module],
 ) -> None:
     """Raise ConfigError for a setting that needs what the caller has not given."""
     needed_for = {
         "recompute": (training.recompute, bool(blocks), "blocks to recompute"),
+        "recompute_segment": (
+            training.recompute_segment != 1,
+            bool(list_chains(model)),
+            "model of ours, whose layers are known to follow each other",
+        ),
         "compile": (training.compile == "blocks", bool(blocks), "blocks to compile"),
         "validate_every": (training.validate_every, bool(validate), "function `validate`"),
         "keep_best": (training.keep_best != "loss", bool(validate), "function `validate`"),

@@ -28,7 +28,10 @@ def run_update(
     `interrupted` is asked after the passes whether a signal has reached this rank. Raises DeepNetError where the memory
     does not suffice.
     """
-    loss, engine = _backward(session, update), session.engine
+    engine = session.engine
+    if engine.steps_in_backward:  # by the clock of its one process
+        set_rate(session, began)
+    loss = _backward(session, update)
     with memory_shortage_explained(f"when the weights took step {session.state.step + 1}"):
         gradients = engine.measure_gradients()
         norm = torch.linalg.vector_norm(gradients)
@@ -148,14 +151,15 @@ def _judge(
 ) -> tuple[Verdict | None, Evidence | None]:
     """Return what the guard says, and what was looked at where it says something new.
 
-    It is not asked where it is off, or the scaler can answer an overflow of fp16 by a smaller scale.
+    It is not asked where it is off, or the scaler can answer an overflow of fp16 by a smaller scale. Weights that have
+    moved cannot show the update again.
     """
     scaler, guard = session.engine.scaler, session.trained.guard
     overflow = math.isfinite(signals.loss) and not math.isfinite(signals.gradient_norm)
     if not guard.config.watches or (overflow and scaler.is_enabled() and scaler.get_scale() >= 1):
         return None, None
     verdict = guard.judge(signals)
-    if verdict is None or not verdict.is_new:
+    if verdict is None or not verdict.is_new or session.engine.steps_in_backward:
         return verdict, None
     return examine(session, verdict, signals, partial(_compute_again, session, update))
 

@@ -111,7 +111,7 @@ class Transformer(Stepped):
     def begin(self, memory: Tensor | None, source_keep: Tensor | None = None) -> DecoderCache:
         """Return the cache with which `step` decodes against `memory` [B, S, D]."""
         assert self.decoder is not None
-        layers = [LayerCache() for _ in self.decoder.unrolled()]
+        layers = [LayerCache() for _ in self.decoder.layers.unrolled()]
         return DecoderCache(layers, memory, broadcast_keep(source_keep))
 
     def step(

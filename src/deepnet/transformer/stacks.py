@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from deepnet.errors import ConfigError
 from deepnet.schemes.base import Ends, Learned, RoleWeight, StackContext, StackPlan
 from deepnet.transformer.cache import DecoderCache
+from deepnet.transformer.chain import Chain
 from deepnet.transformer.dropout import dropout
 from deepnet.transformer.embeddings import TokenEmbedding
 from deepnet.transformer.initialize import planned_weight
@@ -117,19 +118,18 @@ class Stack(nn.Module):
         )
         self.positions = made if isinstance(made, AttentionPositions) else None
         scales = ScaleBuilder(site_plan for _, site_plan in plan.sites)
-        self.layers = nn.ModuleList(
-            Layer(sites, shape=shape, stream=plan.stream, scales=scales) for sites in plan.layers()
+        self.layers = Chain(
+            (
+                Layer(sites, shape=shape, stream=plan.stream, scales=scales)
+                for sites in plan.layers()
+            ),
+            loops=context.loops,
         )
         self.ends = StackEnds(plan.ends, context.d_model)
 
     def sites(self) -> list[Sublayer]:
         """Return the residual sites with their branches, in order."""
         return [module for module in self.layers.modules() if isinstance(module, Sublayer)]
-
-    def unrolled(self) -> Iterator[nn.Module]:
-        """Yield the layers as they run: all of them in order, once per loop."""
-        for _ in range(self.loops):
-            yield from self.layers
 
     def role_weights(self) -> Iterator[RoleWeight]:
         """Yield every matrix of the sites with its role; raises ConfigError where the scheme plans no draw for one."""
@@ -155,8 +155,11 @@ class Stack(nn.Module):
         found = self._in_attention(x, start, cache)
         inputs = inputs.laid_out(x, found, num_heads=self.num_heads)._replace(ids=ids)
         state: Any = self.stream.open(x)
-        for index, layer in enumerate(self.unrolled()):
-            state = layer(state, inputs, None if cache is None else cache.layers[index])
+        if cache is None:
+            state = self.layers.run(state, inputs, None)
+        else:
+            for layer, cached in zip(self.layers.unrolled(), cache.layers, strict=True):
+                state = layer(state, inputs, cached)
         return self.stream.close(state, self.ends)
 
     def _in_attention(self, x: Tensor, start: int, cache: DecoderCache | None) -> InAttention:

@@ -13,6 +13,7 @@ STATES = {"exp_avg.matrix": torch.zeros(100, 50), "step.matrix": torch.zeros(())
 REHEARSAL = Rehearsal(
     weights=20_400,
     gradients=20_400,
+    trained=("matrix", "bias"),
     activations=90_000,
     most={"weights": 20_400, "gradients": 400, "activations": 95_000},
     largest=30_000,
@@ -48,6 +49,14 @@ def test_the_peak_is_in_the_step_where_activations_are_few(conditions):
     assert found.moment == "step"
     largest = 20_000  # the gradient of the matrix with its decay
     assert sum(found.at_peak.values()) == 20_400 + 20_400 + 20_004 + largest
+
+
+def test_a_step_in_the_backward_pass_holds_one_gradient_at_a_time(conditions):
+    few = replace(REHEARSAL, most={"weights": 20_400, "activations": 5_000})
+    found = planned(conditions(optimizer={"name": "sgd"}, step_in_backward=True), few)
+    assert found.moment == "step"
+    assert sum(found.at_peak.values()) == 20_400 + 20_000 + 20_004  # the gradient of the matrix
+    assert found.heap == pytest.approx(1.5 * planned(conditions(), few).heap, abs=1)
 
 
 def test_recompute_leaves_a_place_for_the_logits_in_the_heap(conditions):

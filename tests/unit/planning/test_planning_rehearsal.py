@@ -1,7 +1,5 @@
 """Passes on tensors without numbers against the same passes on real ones, and FLOPs against a count by hand."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
@@ -9,7 +7,11 @@ from deepnet.errors import PlanError
 from deepnet.planning.live_bytes import UNCLAIMED, LiveBytes
 from deepnet.planning.rehearsal import GRADIENTS, rehearse, without_memory
 from deepnet.schemes.catalogue import list_schemes, load_scheme, scheme_class
-from deepnet.training.engine.recompute import recomputed
+from deepnet.training.config import OptimizerConfig
+from deepnet.training.engine.in_backward import InBackward
+from deepnet.training.engine.precision import Precision
+from deepnet.training.engine.ranks import Ranks
+from deepnet.training.engine.recompute import recomputing
 from deepnet.training.loss import token_loss
 from deepnet.transformer.models import Transformer, TransformerConfig
 
@@ -36,7 +38,7 @@ def real(batch, conditions, *made, **shape):
     model, live = build(*made, **shape).train(), LiveBytes()
     live.claim([*model.parameters(), *model.buffers()], "weights")
     blocks = [layer for stack in model.stacks() for layer in stack.layers]
-    with recomputed(blocks) if conditions.training.recompute else nullcontext(), live:
+    with recomputing(model, conditions.training, blocks=blocks), live:
         with conditions.precision.autocast():
             loss = token_loss(label_smoothing=0.1)(model, batch)
         held = live.held[UNCLAIMED]
@@ -55,7 +57,10 @@ def test_every_scheme_holds_what_its_real_passes_hold(batch, conditions, scheme)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    "again",
+    [{}, {"recompute": True}, *({"recompute": True, "recompute_segment": n} for n in (2, 0))],
+)
 @pytest.mark.parametrize(
     "shape",
     [
@@ -64,8 +69,8 @@ def test_every_scheme_holds_what_its_real_passes_hold(batch, conditions, scheme)
         {"positions": "relative", "norm": "rms_norm"},
     ],
 )
-def test_every_mode_holds_what_its_real_passes_hold(batch, conditions, precision, recompute, shape):
-    under = conditions(precision, recompute=recompute)
+def test_every_mode_holds_what_its_real_passes_hold(batch, conditions, precision, again, shape):
+    under = conditions(precision, **again)
     most, kept = real(batch, under, **shape)
     found = rehearsed(batch, under, **shape)
     assert sum(found.most.values()) == most
@@ -87,6 +92,28 @@ def test_gradients_are_as_many_as_weights_and_there_from_the_second_micro_batch_
     later = rehearsed(batch, conditions(accumulates=True))
     assert first.gradients == later.gradients == later.most[GRADIENTS] == parameters
     assert first.most.get(GRADIENTS, 0) < parameters
+
+
+def test_steps_in_the_backward_pass_hold_no_two_gradients(batch, conditions):
+    model, live = build().train(), LiveBytes()
+    live.claim([*model.parameters(), *model.buffers()], "weights")
+    engine = InBackward(
+        model,
+        optimizer=OptimizerConfig(name="sgd"),
+        precision=Precision("fp32", "cpu"),
+        ranks=Ranks(),
+    )
+    with live:
+        engine.add_gradients(
+            lambda module: token_loss(label_smoothing=0.1)(module, batch),
+            num_tokens=batch.num_tokens,
+            sends=True,
+        )
+    found = rehearsed(batch, conditions(step_in_backward=True))
+    norms = 4 * len(found.trained)
+    assert 0 <= live.most.total() - sum(found.most.values()) <= norms
+    assert found.gradients == max(p.nbytes for p in model.parameters())
+    assert set(found.trained) == {name for name, _ in model.named_parameters()}
 
 
 def test_recompute_keeps_less_and_computes_the_blocks_twice(batch, conditions):

@@ -1,5 +1,7 @@
 """Every scheme under recompute: the same gradients bit for bit, dropout and moved parameters included."""
 
+from contextlib import nullcontext
+
 import cases
 import pytest
 import torch
@@ -10,24 +12,27 @@ from deepnet.testing.scheme_models import (
     example_batch,
     example_loss,
 )
-from deepnet.training.engine.recompute import recomputed
+from deepnet.training.engine.recompute import list_chains, recomputed, recomputed_segments
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: f"{case.name}{dict(case.options)}")
-def test_gradients_are_the_same(case):
+@pytest.mark.parametrize("segment", [1, 2, 0])
+def test_gradients_are_the_same(case, segment):
     architecture = case_architectures(case)[0]
     torch.manual_seed(1)
-    model = case_model(case, architecture, dropout=0.1)
+    model = case_model(case, architecture, layers=2 if segment == 1 else 3, dropout=0.1)
     model.scheme.advance(model, 700)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    blocks = [layer for stack in model.stacks() for layer in stack.layers]
+    chains = list_chains(model)
+    blocks = [layer for chain in chains for layer in chain]
+    again = recomputed(blocks) if segment == 1 else recomputed_segments(chains, num_layers=segment)
     seen = []
-    for again in ([], blocks):
+    for context in (nullcontext(), again):
         model.zero_grad()
         torch.manual_seed(2)
-        with recomputed(again):
+        with context:
             torch.autograd.backward(example_loss(model, example_batch(architecture)))
         seen.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
     assert seen[0].keys() == seen[1].keys()

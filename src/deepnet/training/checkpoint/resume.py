@@ -16,6 +16,8 @@ CHANGEABLE = frozenset(
         "engine",
         "offload",
         "recompute",
+        "recompute_segment",
+        "step_in_backward",
         "compile",
         "validate_every",
         "save_every",

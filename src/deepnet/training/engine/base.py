@@ -23,6 +23,8 @@ T = TypeVar("T")
 class Engine:
     """Runs a model in one process."""
 
+    steps_in_backward: bool = False
+    """Whether the weights have taken an update when its passes are over."""
     held: Mapping[str, nn.Parameter]
     """What this process holds of each parameter, by its name in the model: what the optimiser steps."""
 

@@ -7,8 +7,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from deepnet.errors import ConfigError
+from deepnet.training.config import TrainingConfig
 from deepnet.training.engine.base import Engine
 from deepnet.training.engine.data_parallel import DataParallel
+from deepnet.training.engine.in_backward import InBackward
 from deepnet.training.engine.ranks import Ranks
 from deepnet.training.plan import Plan
 
@@ -33,7 +35,14 @@ def make_engine(model: nn.Module, plan: Plan, *, ranks: Ranks, **parts: Any) -> 
         sharded = importlib.import_module("deepnet.training.engine.sharded")
         engine: Engine = sharded.Sharded(model, offload=plan.training.offload, **parts)
         return engine
-    return (DataParallel if ranks.world_size > 1 else Engine)(model, **parts)
+    if ranks.world_size > 1:
+        return DataParallel(model, **parts)
+    return one_process_engine(plan.training)(model, **parts)
+
+
+def one_process_engine(training: TrainingConfig) -> type[Engine]:
+    """Return the kind of engine that runs a model in one process."""
+    return InBackward if training.step_in_backward else Engine
 
 
 def refuse_what_needs_whole_weights(plan: Plan, ranks: Ranks) -> None:
@@ -45,6 +54,9 @@ def refuse_what_needs_whole_weights(plan: Plan, ranks: Ranks) -> None:
         ),
         "training.precision = 'fp16', whose scale the ranks would lower apart; take bf16": (
             plan.precision.name == "fp16"
+        ),
+        "training.recompute_segment, as it gathers the weights of one block at a time": (
+            plan.training.recompute_segment != 1
         ),
         "training.offload on a CPU, where everything is in main memory": (
             plan.training.offload and ranks.device.type == "cpu"

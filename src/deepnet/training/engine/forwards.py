@@ -2,31 +2,32 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 Forward = Callable[..., Any]
+M = TypeVar("M", bound=nn.Module)
 
 
 @contextmanager
 def replaced_forwards(
-    blocks: Iterable[nn.Module], replace: Callable[[nn.Module, Forward], Forward]
+    modules: Iterable[M], replace: Callable[[M, Forward], Forward], *, method: str = "forward"
 ) -> Iterator[None]:
-    """Let each block run what `replace` makes of it and its forward, for the length of the context.
+    """Let each module run what `replace` makes of it and of its `method`, for the length of the context.
 
     Only these instances change; the names of the parameters stay, and one such context may stand in another.
     """
     with ExitStack() as stack:
-        for block in list(blocks):
-            held = vars(block)
-            stack.callback(_put_back, block, held.get("forward"))
-            held["forward"] = replace(block, block.forward)
+        for module in list(modules):
+            held = vars(module)
+            stack.callback(_put_back, held, method, held.get(method))
+            held[method] = replace(module, getattr(module, method))
         yield
 
 
-def _put_back(block: nn.Module, forward: Forward | None) -> None:
+def _put_back(held: dict[str, Any], method: str, forward: Forward | None) -> None:
     if forward is None:
-        del block.forward  # the class has its own again
+        del held[method]  # the class has its own again
     else:
-        vars(block)["forward"] = forward
+        held[method] = forward

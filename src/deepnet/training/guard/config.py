@@ -69,6 +69,11 @@ class GuardConfig(Section):
         """Whether some trouble sends the run back to a checkpoint."""
         return any(action in GOES_BACK for action in self._actions().values())
 
+    @property
+    def skips(self) -> bool:
+        """Whether some trouble keeps an update from the weights, without going back."""
+        return "skip" in self._actions().values()
+
     def _actions(self) -> dict[Kind, Action]:
         return {
             "nan": self.nan,

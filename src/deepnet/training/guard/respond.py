@@ -48,7 +48,7 @@ def respond(session: Session, verdict: Verdict, position: Position, outcome: Out
             _write(session, verdict, position, signals, outcome.evidence, back_to)
         session.ranks.wait()
     if verdict.action == "stop":
-        was_taken = outcome.verdict is None
+        was_taken = outcome.verdict is None or session.engine.steps_in_backward
         raise DivergenceError(_stopped(session, verdict, position, was_taken=was_taken))
     if back_to is not None:
         _go_back(session, verdict, back_to)
