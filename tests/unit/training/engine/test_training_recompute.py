@@ -50,7 +50,7 @@ def loss(model, batch):
     return summed_cross_entropy(logits, batch.target)
 
 
-def make(depth=4, *, dropout=0.2):
+def make(depth=4, *, dropout=0.2, loops=1):
     torch.manual_seed(0)
     config = TransformerConfig(
         encoder_layers=depth,
@@ -60,6 +60,7 @@ def make(depth=4, *, dropout=0.2):
         num_heads=2,
         vocab_size=IDS,
         dropout=dropout,
+        loops=loops,
     )
     return Transformer(config, load_scheme("deepnorm"))
 
@@ -74,6 +75,14 @@ def gradients(model, *, module=None):
 def check_same(found, expected):
     assert len(found) == len(expected)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("num_layers", [0, 3, 6])
+def test_segments_go_over_the_passes_of_looped_layers(num_layers):
+    plain = gradients(make(2, loops=3))
+    model = make(2, loops=3)
+    with recomputed_segments(list_chains(model), num_layers=num_layers):
+        check_same(gradients(model), plain)
 
 
 def most_activations(model, context):
