@@ -129,11 +129,11 @@ def _fields(kind: Any, path: list[str]) -> list[str]:
     """Return the names of the fields of the section that `path` leads to from `kind`."""
     for name in path:
         known = kind.model_fields if _is_section(kind) else {}
-        kind = _section_in(known[name].annotation) if name in known else None
+        kind = section_in(known[name].annotation) if name in known else None
     return list(kind.model_fields) if _is_section(kind) else []
 
 
-def _section_in(annotation: Any) -> Any:
+def section_in(annotation: Any) -> Any:
     """Return the section that an annotation is, or may be beside None."""
     return next((one for one in (annotation, *get_args(annotation)) if _is_section(one)), None)
 

@@ -27,12 +27,13 @@ _PER_PLAN = 250
 def check_shape(config: TransformerConfig, tensors: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError where a model of that shape has more parameters than there are saved numbers.
 
-    Counted are the matrices that every scheme has: self-attention and feed-forward of each layer, and the vocabulary.
+    Counted are the matrices that every scheme has: q, k and out of self-attention and the feed-forward of each layer,
+    and the vocabulary.
     """
     layers = config.encoder_layers + config.decoder_layers
     rows = config.vocab_size + (config.max_positions if config.positions == "learned" else 0)
     shared = (config.num_kv_heads or config.num_heads) / config.num_heads
-    attention = int((2 + 2 * shared) * config.d_model**2)
+    attention = int((2 + shared) * config.d_model**2)
     branches = attention + 2 * config.d_model * config.ffn_dim
     least, saved = layers * branches + config.d_model * rows, _numbers(tensors)
     if least > saved:

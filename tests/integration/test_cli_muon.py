@@ -77,3 +77,16 @@ def test_a_wrong_key_of_the_section_is_named_with_the_nearest(train, tmp_path):
     result = train(tmp_path / "run", "optimizer.name=muon", "optimizer.muon.ns_step=3")
     assert result.code == 2
     assert "unknown key 'optimizer.muon.ns_step'; did you mean 'ns_steps'?" in result.err
+
+
+def test_a_run_of_it_is_a_recipe_for_another_optimiser(train, tmp_path):
+    run = tmp_path / "run"
+    assert train(run, "optimizer.name=muon", "training.max_steps=2").code == 0
+    assert load_recipe(run, ["optimizer.name=adamw"]).optimizer.muon is None
+
+
+def test_layers_that_run_several_times_have_no_depth_for_its_rate(train, tmp_path):
+    words = ("optimizer.name=muon", "optimizer.muon.L_base=8", "model.loops=2")
+    refused = train(tmp_path / "run", *words)
+    assert refused.code == 2
+    assert "optimizer.muon.L_base counts stored layers, and model.loops = 2" in refused.err

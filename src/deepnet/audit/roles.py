@@ -77,7 +77,8 @@ def _projections(flow: Flow, attention: Attention, site: MeasuredSite) -> list[R
         (role, lin)
         for role, value in operands.items()
         for lin in _linears(flow, flow.of(value))
-        if lin.output.width >= min(value.tensor.shape[-2:])  # a product of fewer channels is a gate
+        if lin.output.width
+        >= attention.v.tensor.shape[-1]  # fewer channels than a head has: a gate
     ]
     counts = {linear: sum(other is linear for _, other in uses) for _, linear in uses}
     return [

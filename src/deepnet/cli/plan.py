@@ -64,7 +64,7 @@ def show_plan(output: Output, found: "RunPlan") -> None:
     output.say()
     output.table(["disk", ""], _disk_rows(found))
     output.say()
-    output.say(_describe_time(found.time) if found.time else "not timed, as it does not fit")
+    output.say(_describe_time(found.time) if found.time else f"not timed: {found.untimed}")
     for choice in found.choices:
         output.say(f"{choice.key} = {choice.asked} is {choice.value}: {choice.reason}")
 

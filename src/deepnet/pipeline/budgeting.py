@@ -142,7 +142,7 @@ def _way_so_far(recipe: Recipe, run: RunFolder) -> TrainingConfig | None:
 
 
 def _ways(recipe: Recipe, *, steps_in_backward: bool) -> list[TrainingConfig]:
-    depth = max(recipe.model.encoder_layers, recipe.model.decoder_layers)
+    depth = max(recipe.model.running_layers.values())
     return list_ways(recipe.training, depth=depth, steps_in_backward=steps_in_backward)
 
 

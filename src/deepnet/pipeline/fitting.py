@@ -82,24 +82,30 @@ def _is_far_from_full(wanted: _Case, plan: _Plan, there: int) -> bool:
 
 
 def _needed_after_changes(wanted: _Case, plan: _Plan, device: torch.device) -> dict[str, int]:
-    """Return what is needed after each change that may lower it, by a few layers."""
-    return {
-        case.changed: _extrapolated(case, lambda one: plan(one).needed)
-        for case in _changes(wanted, device)
-    }
+    """Return what is needed after each change that may lower it, by a few layers; nothing where a few are no model."""
+    try:
+        return {
+            case.changed: _extrapolated(case, lambda one: plan(one).needed)
+            for case in _changes(wanted, device)
+        }
+    except PlanError:
+        return {}
 
 
 def _extrapolated(case: _Case, measure: Callable[[_Case], int]) -> int:
-    """Return a measure of a case by that of one layer a stack and of a second one in each, which every other adds."""
+    """Return a measure of a case by that of two layers a stack and of two more in each, which all others add by pairs.
+
+    By pairs, as a scheme may have something in every second layer alone.
+    """
     depths: dict[str, int] = {
         name: depth for name in _STACKS if (depth := getattr(case.recipe.model, name))
     }
-    shallow = dict.fromkeys(depths, 1)
+    shallow = {name: min(depth, 2) for name, depth in depths.items()}
     least = measure(_of_layers(case, shallow))
     return least + sum(
-        (depth - 1) * (measure(_of_layers(case, {**shallow, name: 2})) - least)
+        (depth - 2) * (measure(_of_layers(case, {**shallow, name: 4})) - least) // 2
         for name, depth in depths.items()
-        if depth > 1
+        if depth > 2
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from deepnet.data.loader import Batch
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import Tokenizers
+from deepnet.errors import ConfigError
 from deepnet.pipeline.budgeting import Budgeted, conditions_of, within_budget
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.outlook import EndReport, UpdateReport, find_end, look_at_updates
@@ -85,7 +86,9 @@ class RunPlan:
     costs: Costs
     disk: DiskPlan
     time: TimePlan | None
-    """None where the run does not fit, and so was not timed."""
+    """None where the run was not timed."""
+    untimed: str = ""
+    """Why it was not timed."""
 
     @property
     def fits(self) -> bool:
@@ -125,7 +128,9 @@ def plan_run(
     recipe, costs = found.recipe, found.costs
     conditions = conditions_of(recipe, place)
     there = memory_bytes(place)
-    fits = not costs.memory.exceeds(there)
+    time, untimed = None, "it does not fit"
+    if not costs.memory.exceeds(there):
+        time, untimed = _time_if_possible(recipe, data, update, end, largest[0], conditions)
     return RunPlan(
         device=str(place),
         device_bytes=there,
@@ -136,7 +141,8 @@ def plan_run(
         largest=_describe(largest[0]),
         costs=costs,
         disk=_disk(recipe, costs, data.tokenizers),
-        time=_time(recipe, data, update, end, largest[0], conditions) if fits else None,
+        time=time,
+        untimed=untimed,
     )
 
 
@@ -171,6 +177,14 @@ def _disk(recipe: Recipe, costs: Costs, tokenizers: Tokenizers) -> DiskPlan:
         bundle=costs.checkpoint["model.safetensors"] + sum(sides.values()),
         num_checkpoints=recipe.training.keep_last + 2,
     )
+
+
+def _time_if_possible(recipe: Recipe, *known: Any) -> tuple[TimePlan | None, str]:
+    """Return how long the run takes, or why that cannot be told: a few of its layers may be no model of its scheme."""
+    try:
+        return _time(recipe, *known), ""
+    except ConfigError as error:
+        return None, f"its scheme has no model of a few layers ({error})"
 
 
 def _time(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from deepnet.config import Section, build, override, read_toml
+from deepnet.config import Section, build, override, read_toml, section_in
 from deepnet.data.batching import BatchConfig
 from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.sources import PAIR, DataConfig
@@ -125,6 +125,11 @@ class Recipe(Section):
             has_probes=self.probes.every > 0,
             micro_batches=self.batching.micro_batches_per_update,
         )
+        if self.model.loops > 1 and self.optimizer.muon and self.optimizer.muon.L_base:
+            raise ValueError(
+                f"optimizer.muon.L_base counts stored layers, and model.loops = {self.model.loops} runs them more "
+                "often; leave one of them out"
+            )
         one_vocabulary = self.tokenizer.shared and not self.tokenizer.target_model
         if self.model.tie_embeddings == "all" and not one_vocabulary:
             raise ValueError(
@@ -291,8 +296,8 @@ def _given(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in data.items():
         field = kind.model_fields.get(name)
         default = field.default if field else None
-        section = field.annotation if field else None
-        if isinstance(section, type) and issubclass(section, Section):
+        section = section_in(field.annotation) if field else None
+        if section and isinstance(value, Mapping):
             value, default = _given(section, value), {}
         if not field or value != default:
             given[name] = value

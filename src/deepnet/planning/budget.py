@@ -43,7 +43,7 @@ def list_ways(
     """Return the section in the ways that keep what it asks for, the fastest first.
 
     A forward pass that is computed again costs more than steps in the backward pass, which are there where they are
-    possible. `depth` are the layers of the deeper stack.
+    possible. `depth` are the layers that run of the deeper stack.
     """
     in_backward = [True] if training.step_in_backward else [False, True]
     found = [

@@ -7,9 +7,11 @@ Source: karpathy/nanochat, its nanochat/gpt.py of 2026, for a decoder; encoders 
 ours.
 Cost: as its base, and V d_kv numbers per table, 12 per gate: at 32,000 ids and d 512 16 million in every second layer.
 Differs: padding's row is zero and stays it, as in the embedding. Tables learn and decay as the embedding does, at the
-rate that [ends] has for it. nanochat gives W_g to Muon; here it learns at the rate of everything else and is not
-decayed. Cross-attention, of whose memory the decoder has no tokens, is left as it is. Gates start at 1.5, so that it is
-its base in layers without a table alone. The gain of deepnorm does not reach the tables.
+rate that [ends] has for it, which is of the embedding's draw: with another (base scale_norm, ends.rows = "unit",
+ends.embedding_std) a table moves by another part of its own at an update. nanochat gives W_g to Muon; here it learns at
+the rate of everything else and is not decayed. Cross-attention, of whose memory the decoder has no tokens, is left as
+it is. Gates start at 1.5, so that it is its base in layers without a table alone. The gain of deepnorm does not reach
+the tables.
 """
 
 import math

@@ -45,6 +45,11 @@ class Scheme(ValueScheme):
         """Return the base's plan of a site, whose attention hands values out or takes them in."""
         if plan.branch not in ("self", "cross"):
             return plan
+        if self.mix == "first" and context.loops > 1:
+            raise ConfigError(
+                f"mix 'first' gives the first layer alone values of its own, and model.loops = {context.loops} runs it "
+                "again as another; take 'half', or model.loops = 1"
+            )
         if self.mix != "first" or site.layer == 1:
             learned = self.mix == "learned" and site.layer > 1
             extra = {**plan.extra, "value_mix": _Mix} if learned else plan.extra

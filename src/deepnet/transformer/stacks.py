@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deepnet.errors import ConfigError
-from deepnet.schemes.base import Ends, Learned, RoleWeight, StackContext, StackPlan
+from deepnet.errors import ConfigError, SchemeError
+from deepnet.schemes.base import Ends, HasRoles, Learned, RoleWeight, StackContext, StackPlan
 from deepnet.transformer.cache import DecoderCache
 from deepnet.transformer.chain import Chain
 from deepnet.transformer.dropout import dropout
@@ -47,6 +47,12 @@ class StackEnds(nn.Module):
         self.final = build_norm(plan.final, d_model)
         self.scale = end_scale(plan.exit_scale, d_model)
         self.extra = build_extra(plan.extra)
+        for name, module in self.extra.items():
+            if isinstance(module, HasRoles):
+                raise SchemeError(
+                    f"extra['{name}'] of the ends names matrices by role, which modules of sites alone may; draw them "
+                    "in its reset_parameters"
+                )
 
     def reset_parameters(self) -> None:
         """Set the shift to its start."""

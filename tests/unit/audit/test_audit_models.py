@@ -58,6 +58,18 @@ def test_our_own_models_are_passed_with_and_without_their_claim(name):
         )
 
 
+@pytest.mark.parametrize(("num_heads", "d_model"), [(4, 64), (8, 512), (12, 768)])
+def test_a_gate_of_values_is_no_projection_at_the_sizes_people_train(num_heads, d_model):
+    torch.manual_seed(1)
+    config = TransformerConfig(
+        architecture="decoder_only", encoder_layers=0, decoder_layers=2, d_model=d_model,
+        ffn_dim=64, num_heads=num_heads, vocab_size=40, dropout=0.0,
+    )  # fmt: skip
+    model = Transformer(config, scheme_class("value_embeddings")())
+    report = deepnet.audit(model, (torch.randint(39, (2, 5)),), claims="value_embeddings")
+    assert (report.findings, report.notes) == ([], [])
+
+
 def test_layers_that_share_their_matrices_are_refused_in_one_line():
     model, inputs = ours("deepnorm", "encoder_only")
     config = model.config.model_copy(update={"loops": 2})

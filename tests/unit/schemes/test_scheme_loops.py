@@ -30,6 +30,7 @@ NEVER = {
     "dlcl placement=post",
     "dlcl placement=pre",
     "mudd",
+    "value_residual mix=first",  # all but the first layer have no values of their own
     "value_residual mix=learned",  # the first layer has no number to mix by
     "x0 start=nanochat",
 }
@@ -47,7 +48,6 @@ BY_NUMBER = {
     "prores base=post_ln",
     "prores base=pre_ln",
     "siamese_norm",
-    "value_residual mix=first",  # all but the first layer have no values of their own
 }
 """Cases whose layers have numbers, norms or draws by depth: they are looped for the stored depth."""
 ROWS = [

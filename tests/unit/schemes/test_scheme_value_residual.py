@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from deepnet.errors import ConfigError
+from deepnet.rebuild import check_shape
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
 
@@ -63,3 +64,18 @@ def test_layers_without_values_of_their_own_cannot_add_to_them():
     scheme = load_scheme("value_residual", {"mix": "first", "base": "value_embeddings"})
     with pytest.raises(ConfigError, match="mix 'first' leaves layers no values of their own"):
         coefficients(scheme, encoder_layers=2, decoder_layers=2)
+
+
+@pytest.mark.parametrize("architecture", ["encoder_only", "decoder_only", "encoder_decoder"])
+def test_a_bundle_without_matrices_of_values_is_believed(make_model, architecture):
+    layers = {f"{name}_layers": 12 * (name in architecture) for name in ("encoder", "decoder")}
+    if architecture == "encoder_decoder":
+        layers = {"encoder_layers": 6, "decoder_layers": 6}
+    shape = {**layers, "architecture": architecture, "d_model": 64, "ffn_dim": 64}
+    model = make_model("value_residual", {"mix": "first"}, **shape)
+    check_shape(model.config, model.state_dict())
+
+
+def test_the_first_layer_alone_has_values_and_so_is_not_looped(make_model):
+    with pytest.raises(ConfigError, match=r"take 'half', or model\.loops = 1"):
+        make_model("value_residual", {"mix": "first"}, loops=2, coefficient_depth="stored")
