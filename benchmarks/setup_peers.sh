@@ -16,7 +16,8 @@ python="$here/.venv/bin/python"
 install() { "$python" -m pip install --quiet --disable-pip-version-check -c "$root/constraints.txt" "$@"; }
 
 install torch
-install numpy setuptools pytest hypothesis # pytest: gpu.sh runs tests/gpu by this environment
+install numpy setuptools
+install pytest hypothesis pytorch-optimizer # gpu.sh runs tests/gpu by this environment
 install transformers==5.23.0 x-transformers==2.31.10 einops
 install --no-deps torchscale==0.3.0 fairscale==0.4.13
 install -e "$root"
