@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -80,6 +80,20 @@ def run_groups(cells: Iterable[GroupedCell], options: Namespace) -> None:
         processes=options.processes,
         arguments=lambda name: ("--cell", name),
     )
+
+
+def study_parser(description: str) -> ArgumentParser:
+    """Return what the command lines of all studies of groups of cells have."""
+    parser = ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--groups", nargs="*", help="only these")
+    parser.add_argument("--seeds", nargs="*", type=int, help="only these")
+    parser.add_argument("--cell", help="one cell, by its name, in this process")
+    parser.add_argument(
+        "--render", action="store_true", help="write results/ from what is finished"
+    )
+    return parser
 
 
 def no_more(run: Path) -> dict[str, Any]:

@@ -25,7 +25,6 @@ Each variant is compared with `old` of the same setting at the same seed; the in
 differences. No cell of `settling` is in another group: other text, other seeds.
 """
 
-import argparse
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from typing import Any
 
 import torch
 
-from cells import run_groups, train_cell
+from cells import run_groups, study_parser, train_cell
 from deepnet.bundle import load_bundle
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.settling import default_ends
@@ -315,21 +314,8 @@ def collapse(run: Path) -> dict[str, Any]:
     }
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--groups", nargs="*", help="only these")
-    parser.add_argument("--seeds", nargs="*", type=int, help="only these")
-    parser.add_argument("--cell", help="one cell, by its name")
-    parser.add_argument(
-        "--render", action="store_true", help="write results/ from what is finished"
-    )
-    return parser.parse_args()
-
-
 def main() -> None:
-    options = parse()
+    options = study_parser(__doc__).parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     cells = {cell.name: cell for cell in all_cells()}
     if options.cell:

@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cells import result_path, run_groups
+from cells import result_path, run_groups, study_parser
 from deepnet.errors import DivergenceError
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl, write_json
@@ -86,13 +86,7 @@ def told(run: Path) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--groups", nargs="*", help="only these: faults, setups, trouble")
-    parser.add_argument("--seeds", nargs="*", type=int, help="only these")
-    parser.add_argument("--cell", help="one cell, by its name, in this process")
-    parser.add_argument("--render", action="store_true", help="write results/ and the pages")
+    parser = study_parser(__doc__)
     parser.add_argument(
         "--healthy", nargs="*", type=Path, default=[], help="folders of runs of other studies"
     )

@@ -15,7 +15,6 @@ The coefficients that DeepLoop publishes for looped depth (arXiv 2607.13491: exp
 not among them: its abstract is all that we have of it. A difference is paired by seed; the interval is Student's, 95%.
 """
 
-import argparse
 import json
 import math
 import statistics
@@ -27,7 +26,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from cells import result_path, run_groups, train_cell
+from cells import result_path, run_groups, study_parser, train_cell
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import write_json
 from measuring import compared
@@ -138,21 +137,8 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--groups", nargs="*", help="only these")
-    parser.add_argument("--seeds", nargs="*", type=int, help="only these")
-    parser.add_argument("--cell", help="one cell, by its name")
-    parser.add_argument(
-        "--render", action="store_true", help="write results/ from what is finished"
-    )
-    return parser.parse_args()
-
-
 def main() -> None:
-    options = parse()
+    options = study_parser(__doc__).parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     cells = {cell.name: cell for cell in all_cells()}
     if options.cell:

@@ -10,7 +10,6 @@ differences are paired by seed; the interval is Student's, 95%. What has a resul
 stopped goes on from its last checkpoint.
 """
 
-import argparse
 import json
 import math
 import statistics
@@ -20,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cells import result_path, run_groups, train_cell
+from cells import result_path, run_groups, study_parser, train_cell
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import write_json
 from measuring import compared
@@ -155,21 +154,8 @@ def _at_end(rate: float) -> str:
     return " (end of the grid)" if rate in (RATES[0], RATES[-1]) else ""
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="the folder of all cells")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--groups", nargs="*", help="search, seeds or both")
-    parser.add_argument("--seeds", nargs="*", type=int, help="only these")
-    parser.add_argument("--cell", help="one cell, by its name")
-    parser.add_argument(
-        "--render", action="store_true", help="write results/ from what is finished"
-    )
-    return parser.parse_args()
-
-
 def main() -> None:
-    options = parse()
+    options = study_parser(__doc__).parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.cell:
         cells = {cell.name: cell for cell in (*searched(), *repeated(options.out))}
