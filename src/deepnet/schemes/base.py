@@ -10,6 +10,7 @@ site to site is read and written), `prepare`, `advance` and `after_update`. Laye
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
@@ -262,9 +263,10 @@ class Stream:
         return looked_at
 
 
-class ValueStream(Stream):
+class ValueStream(Stream, ABC):
     """A stream that has a say in the values of self- and cross-attention, where a site's plan asks for it."""
 
+    @abstractmethod
     def values(
         self,
         state: Any,
@@ -280,7 +282,6 @@ class ValueStream(Stream):
         or the memory; None where its values are "given", and it has no projection. `ids` [B, C] are the tokens of the
         source, None of a memory. In decoding step by step, a call sees what is new.
         """
-        raise NotImplementedError
 
 
 @runtime_checkable

@@ -1,5 +1,6 @@
 """What schemes share that change what attention reads: another scheme's plan and stream, with values of their own."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValueScheme(ResidualScheme):
+class ValueScheme(ResidualScheme, ABC):
     """Another scheme of the catalogue whose attention reads other values."""
 
     base: str = "pre_ln"
@@ -53,13 +54,13 @@ class ValueScheme(ResidualScheme):
         sites = tuple((site, self.with_values(context, site, one)) for site, one in plan.sites)
         return replace(plan, sites=sites, stream=self.around(plan.stream))
 
+    @abstractmethod
     def with_values(self, context: StackContext, site: Site, plan: SitePlan) -> SitePlan:
         """Return the base's plan of a site with what its attention reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def around(self, stream: Stream) -> ValueStream:
         """Return a stream that makes the values and leaves all else to the base's."""
-        raise NotImplementedError
 
 
 class Around(ValueStream):
