@@ -94,7 +94,7 @@ def sentence(planted: list[Result], runs: Sequence[Run]) -> str:
     parts = [
         f"of {len(FAULTS)} faults {saved('guard, back')} are withstood by a guard that skips and goes back, "
         f"{saved('clip')} by clipping at 1, {saved('six sigma')} by a skip at six standard deviations, {saved('none')} "
-        f"by nothing ({len({one['seed'] for one in planted})} of {len(SEEDS)} seeds so far; all finish, none more than "
+        f"by nothing ({len({one['seed'] for one in planted})} of {len(SEEDS)} seeds; all finish, none more than "
         f"{NEAR:g} nats above its clean run)"
     ]
     if leads := leads_of(runs):
