@@ -1,36 +1,53 @@
 """How good the tests are: change the code in one place, run the tests that cover it, and see whether one fails.
 
-    pip install cosmic-ray
+    pip install cosmic-ray pytest-cov pytest-reportlog
     python benchmarks/mutants.py --out /tmp/mutants --sample 600
     python benchmarks/mutants.py --out /tmp/mutants --survivors
 
 The mutants are cosmic-ray's, a random sample of all there are, the same for the same --seed. They are made in a copy of
 the repository under --out; what has been tried is in databases there, and the same command goes on where it stopped. A
-mutant on which the tests run longer than --timeout seconds counts as killed. Prints the share killed per package.
+mutant that is alive after --patience seconds of its tests counts as a survivor; one on which a test takes ten times as
+long as the slowest without it, and a minute more, as killed. Prints the share killed per package. --again tries the
+survivors anew, with the tests as they are now.
 """
 
 import argparse
 import ast
 import hashlib
+import multiprocessing
 import os
 import random
-import shlex
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from difflib import unified_diff
+from multiprocessing.pool import Pool
+from multiprocessing.queues import Queue
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import use_mutation
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import MutationSpec, WorkerOutcome, WorkResult
+from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
+
+from mutant_tests import Coverage, covered, one_fails
 
 ROOT = Path(__file__).parent.parent
-COPIED = ("src", "tests", "docs", "pyproject.toml", "README.md", "CHANGELOG.md")
+COPIED = ("src", "tests", "docs", "benchmarks", "pyproject.toml", "README.md", "CHANGELOG.md")
 SKIPPED = WorkResult(WorkerOutcome.SKIPPED)
+
+
+class Task(NamedTuple):
+    """A mutant, the tests that cover it, the seconds that they are given, and those that the slowest of them takes."""
+
+    item: WorkItem
+    tests: list[str]
+    patience: float
+    slowest: float
 
 
 @dataclass(frozen=True)
@@ -53,10 +70,9 @@ class Target:
         found = {path for glob in self.modules for path in Path("src/deepnet").glob(glob)}
         return sorted(path for path in found if path.name != "__init__.py")
 
-    def command(self) -> list[str]:
-        """Return what runs its tests, up to the first failure."""
-        tests = [f"tests/{test}" for test in self.tests]
-        return [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    def files(self) -> list[str]:
+        """Return what pytest is given."""
+        return [f"tests/{test}" for test in self.tests]
 
 
 def _unit(area: str, *names: str) -> tuple[str, ...]:
@@ -97,11 +113,11 @@ TARGETS = (
 
 def main() -> None:
     options = parsed()
-    options.out.mkdir(parents=True, exist_ok=True)
-    out = options.out.resolve()
-    refresh_copy(out)
+    out = options.out = options.out.resolve()
+    (out / "copy").mkdir(parents=True, exist_ok=True)
+    check_code(out)
+    refresh_copy(ROOT, out / "copy")
     os.chdir(out / "copy")
-    os.environ["PYTHONPATH"] = str(out / "copy" / "src")
     with ExitStack() as stack:
         databases = {t: stack.enter_context(use_db(out / f"{t.name}.sqlite")) for t in TARGETS}
         if not any(database.num_work_items for database in databases.values()):
@@ -109,35 +125,42 @@ def main() -> None:
         if options.survivors:
             show_survivors(databases)
         else:
-            for target, database in databases.items():
-                try_pending(target, database, options.timeout)
+            try_all(databases, options)
         show_scores(databases)
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the copy and databases")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of the copies and databases"
+    )
     parser.add_argument("--sample", type=int, default=600, help="mutants of all packages together")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one mutant's tests")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--patience", type=float, default=120, help="seconds of tests for a mutant")
+    parser.add_argument("--again", action="store_true", help="try those that survived once more")
     parser.add_argument("--survivors", action="store_true", help="print them instead of going on")
     return parser.parse_args()
 
 
-def refresh_copy(out: Path) -> None:
-    """Copy the repository anew: a kill may have left a mutant. Stops where the code is no longer what was sampled."""
+def check_code(out: Path) -> None:
+    """Stop where the code is no longer what was sampled."""
     digest, noted = hashlib.sha256(), out / "code.sha256"
     for path in sorted((ROOT / "src").rglob("*.py")):
         digest.update(path.read_bytes())
     if noted.exists() and noted.read_text() != digest.hexdigest():
         sys.exit(f"the code has changed since {out} was begun; name another folder in --out")
     noted.write_text(digest.hexdigest())
+
+
+def refresh_copy(source: Path, copy: Path) -> None:
+    """Copy the repository anew, with what Python compiled of it: a kill may have left a mutant."""
     for name in COPIED:
-        source, copy = ROOT / name, out / "copy" / name
-        if source.is_dir():
-            shutil.copytree(source, copy, dirs_exist_ok=True)
+        if (source / name).is_dir():
+            leave_out = shutil.ignore_patterns(".venv", "*.partial")
+            shutil.copytree(source / name, copy / name, dirs_exist_ok=True, ignore=leave_out)
         else:
-            shutil.copy2(source, copy)
+            shutil.copy2(source / name, copy / name)
 
 
 def draw_sample(databases: dict[Target, WorkDB], size: int, seed: int) -> None:
@@ -177,26 +200,81 @@ def is_in(mutation: MutationSpec, left_out: dict[Path, list]) -> bool:
     return any(begin <= start < end for begin, end in left_out[mutation.module_path])
 
 
-def try_pending(target: Target, database: WorkDB, timeout: float) -> None:
-    """Run the tests on every mutant that was drawn and not tried yet; stops where they fail without one."""
-    pending = list(database.pending_work_items)
-    if not pending:
-        return
-    if subprocess.run(target.command(), stdout=subprocess.DEVNULL).returncode:
-        sys.exit(
-            f"the tests of {target.name} fail without a mutant: {shlex.join(target.command())}"
+def try_all(databases: dict[Target, WorkDB], options: argparse.Namespace) -> None:
+    """Give every mutant that was drawn and not tried yet to the tests that cover it."""
+    os.environ.update(PYTHONPATH=str(Path.cwd() / "src"), OMP_NUM_THREADS="1")
+    sys.path.insert(0, str(Path.cwd() / "src"))
+    for target, database in databases.items():
+        items = list(database.pending_work_items)
+        if options.again:
+            items += survivors(database)
+        if items:
+            coverage = covered(
+                target.files(), options.out / f"{target.name}{'_again' * options.again}"
+            )
+            with pool(options) as workers:
+                tried = workers.imap_unordered(
+                    attempt, [task(item, coverage, options.patience) for item in items]
+                )
+                for number, (job, result) in enumerate(tried, start=1):
+                    database.set_result(job, result)
+                    print(f"{target.name} {number}/{len(items)}: {result.test_outcome}", flush=True)
+
+
+def survivors(database: WorkDB) -> list[WorkItem]:
+    alive = {job for job, result in database.results if survived(result)}
+    return [item for item in database.work_items if item.job_id in alive]
+
+
+def survived(result: WorkResult) -> bool:
+    return result.worker_outcome == WorkerOutcome.NORMAL and not result.is_killed
+
+
+def pool(options: argparse.Namespace) -> Pool:
+    """Return processes, each of which has a copy of the repository to itself."""
+    numbers = multiprocessing.get_context("fork").Queue()
+    for number in range(options.processes):
+        numbers.put(number)
+    start = enter_copy, (numbers, options.out / "copies")
+    return multiprocessing.get_context("fork").Pool(options.processes, *start)
+
+
+def enter_copy(numbers: Queue, copies: Path) -> None:
+    copy = copies / str(numbers.get())
+    copy.mkdir(parents=True, exist_ok=True)
+    refresh_copy(Path.cwd(), copy)
+    os.chdir(copy)
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONPATH"] = sys.path[0] = str(copy / "src")
+
+
+def task(item: WorkItem, coverage: Coverage, patience: float) -> Task:
+    """Return what is known of a mutant before it is tried."""
+    tests = coverage.of(item.mutations[0].module_path, item.mutations[0].start_pos[0])
+    return Task(item, tests, patience, max(coverage.seconds[test] for test in tests))
+
+
+def attempt(task: Task) -> tuple[str, WorkResult]:
+    """Return a mutant's job and what became of it."""
+    item, tests, patience, slowest = task
+    mutation = item.mutations[0]
+    operator = get_operator(mutation.operator_name)(**mutation.operator_args)
+    with use_mutation(mutation.module_path, operator, mutation.occurrence) as (before, after):
+        if after is None:
+            return item.job_id, WorkResult(WorkerOutcome.NO_TEST)
+        outcome = (
+            TestOutcome.KILLED if one_fails(tests, patience, slowest) else TestOutcome.SURVIVED
         )
-    for number, item in enumerate(pending, start=1):
-        result = mutate_and_test(item.mutations, shlex.join(target.command()), timeout)
-        database.set_result(item.job_id, result)
-        print(f"{target.name} {number}/{len(pending)}: {result.test_outcome}", flush=True)
+    lines = (before.splitlines(), after.splitlines())
+    difference = "\n".join(unified_diff(*lines, str(mutation.module_path), lineterm="", n=2))
+    return item.job_id, WorkResult(WorkerOutcome.NORMAL, f"{len(tests)} tests", outcome, difference)
 
 
 def show_survivors(databases: dict[Target, WorkDB]) -> None:
     for database in databases.values():
         for _, result in database.results:
-            if result.worker_outcome == WorkerOutcome.NORMAL and not result.is_killed:
-                print(result.diff, "\n")
+            if survived(result):
+                print(f"{result.diff}\n{result.output}\n")
 
 
 def show_scores(databases: dict[Target, WorkDB]) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from deepnet.transformer.dropout import dropped_sum
 from deepnet.transformer.inputs import Inputs
 
 RATES = {"dropout": 0.5, "attention_dropout": 0.25, "activation_dropout": 0.75}
@@ -112,3 +113,14 @@ def test_no_rate_acts_in_evaluation_and_each_alone_acts_in_training(make_model, 
     torch.testing.assert_close(model.eval()(*sentences), model(*sentences), rtol=0, atol=0)
     still = model(*sentences)
     assert not torch.allclose(model.train()(*sentences), still)
+
+
+@pytest.mark.parametrize("branch_scale", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_dropped_branch_is_scaled_and_added_in_one_type_or_two(branch_scale, dtype):
+    skip, y = torch.randn(20, 50, dtype=torch.float64), 3 + torch.rand(20, 50, dtype=dtype)
+    total = dropped_sum(skip, y, 0.5, skip_scale=0.7, branch_scale=branch_scale)
+    branch = total - 0.7 * skip
+    kept = branch.abs() > 1e-6
+    _assert_share(kept, 0.5)
+    torch.testing.assert_close(branch[kept], (2 * branch_scale * y.double())[kept])

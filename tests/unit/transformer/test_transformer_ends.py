@@ -65,6 +65,15 @@ def end_stds(model: Transformer) -> dict[tuple[str, str], float]:
     }
 
 
+def test_the_report_counts_what_is_drawn_and_not_the_zeros_of_padding() -> None:
+    model = made(tie_embeddings="none")
+    counts = {row.role: row.count for row in initialization_report(model) if row.stack == "decoder"}
+    d_model, ffn_dim = model.config.d_model, model.config.ffn_dim
+    layers = model.config.decoder_layers
+    assert counts["embedding"] == 59 * d_model
+    assert counts["fc1"] == layers * d_model * ffn_dim
+
+
 def policies(model: Transformer) -> dict[str, Policy]:
     return {name: policy for name, _, policy in parameter_policies(model)}
 

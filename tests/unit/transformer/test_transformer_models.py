@@ -216,6 +216,8 @@ def test_impossible_shapes_are_refused(shape, words):
         TransformerConfig(**shape)
 
 
-def test_a_model_needs_a_vocabulary():
-    with pytest.raises(ConfigError, match="vocab_size is 0"):
-        Transformer(TransformerConfig(), load_scheme("deepnorm"))
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_model_needs_a_vocabulary(size):
+    with pytest.raises(ConfigError, match=f"vocab_size is {size}; expected at least 3"):
+        Transformer(TransformerConfig(vocab_size=size), load_scheme("deepnorm"))
+    assert Transformer(TransformerConfig(vocab_size=3), load_scheme("deepnorm"))
