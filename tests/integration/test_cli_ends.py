@@ -160,7 +160,7 @@ def test_a_contradiction_is_found_when_the_recipe_is_read(recipe) -> None:
     with pytest.raises(ConfigError, match=r"fixes the rows.*leave out ends.rows"):
         recipe("scheme.name=scale_norm", "ends.rows=plain")
     with pytest.raises(ConfigError, match=r"'ends.vocabulary_std' has no effect"):
-        recipe("ends.vocabulary_std=0.1")
+        recipe("ends.vocabulary_std=0.1", "ends.vocabulary_lr_multiplier=2.0")
     with pytest.raises(ConfigError, match=r"unknown key 'ends.row'.*rows"):
         recipe("ends.row=unit")
 

@@ -7,10 +7,11 @@ import cases
 import pytest
 import torch
 from looped_models import copied, gradients, looped, stored_name, untied
+from torch import nn
 
 from deepnet.errors import ConfigError
 from deepnet.schemes import deepnorm
-from deepnet.schemes.base import Constant, ResidualScheme, Scheduled, SitePlan, glorot
+from deepnet.schemes.base import Constant, Norm, ResidualScheme, Scheduled, SitePlan, glorot
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.schemes.coefficients import coefficients
 from deepnet.testing.scheme_models import (
@@ -193,6 +194,16 @@ class FewerAbove(deepnorm.Scheme):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MorePartsAbove(deepnorm.Scheme):
+    """A scheme whose norms above the second layer hold a part more than those below."""
+
+    def site(self, context, site):
+        parts = 1 + (site.layer > 2)
+        norm = Norm(lambda width: nn.Sequential(*(nn.Identity() for _ in range(parts))))
+        return replace(super().site(context, site), post=norm)
+
+
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
@@ -203,6 +214,7 @@ class FewerAbove(deepnorm.Scheme):
         (load_scheme("attn_res", {"block_sites": 5}), "layers 1 and 3 .*other modules"),
         ("admin", "admin measures .*scheme.form"),
         (OwnFunctions(), "another branch_scale"),
+        (MorePartsAbove(), "another post"),
         (FewerAbove(), "they have 2 and 1 sites"),
     ],
 )

@@ -95,3 +95,12 @@ def test_bf16_is_as_near_to_float32_as_torchs():
     ours = (attend(*low).float() - exact).abs().max().item()
     theirs = (F.scaled_dot_product_attention(*low).float() - exact).abs().max().item()
     assert ours < 2 * theirs
+
+
+@pytest.mark.parametrize(("length", "row"), [(13, 16), (16, 16), (17, 24)])
+def test_rows_of_a_mask_begin_at_multiples_of_eight_numbers_off_the_cpu(length, row):
+    keep = torch.ones(2, 1, 5, length, dtype=torch.bool)
+    there = score_bias(keep.to("meta"), None, dtype=torch.float32)
+    assert there.shape == (2, 1, 5, length)
+    assert there.stride()[-2:] == (row, 1)
+    assert score_bias(keep, None, dtype=torch.float32).stride()[-2:] == (length, 1)

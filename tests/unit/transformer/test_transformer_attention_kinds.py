@@ -29,6 +29,7 @@ from deepnet.schemes.catalogue import load_scheme
 from deepnet.theory.live_model import branch_matrices
 from deepnet.training.engine.recompute import recomputed
 from deepnet.transformer.initialize import initialization_report, parameter_policies
+from deepnet.transformer.inputs import query_type
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.positions import base
 from deepnet.transformer.positions.rotary import rotate_both
@@ -296,6 +297,13 @@ def test_a_bundle_brings_it_back(row, tmp_path):
     assert loaded.config == model.config
     sentences = batch(7)
     assert torch.equal(loaded(*sentences), model(*sentences))
+
+
+def test_autocast_s_type_is_the_queries_but_for_float64():
+    narrow, wide = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
+    assert (query_type(narrow), query_type(wide)) == (torch.float32, torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (query_type(narrow), query_type(wide)) == (torch.bfloat16, torch.float64)
 
 
 @every_kind

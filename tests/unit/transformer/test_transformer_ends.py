@@ -1,6 +1,8 @@
 """What [ends] chooses of embeddings and vocabulary, composed with schemes, and refused where it contradicts one."""
 
 import json
+import math
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,11 +12,12 @@ from deepnet.bundle import load_bundle, save_bundle
 from deepnet.config import build
 from deepnet.errors import ConfigError
 from deepnet.folding.fold import fold
+from deepnet.schemes import deepnorm
 from deepnet.schemes.base import Policy
 from deepnet.schemes.catalogue import list_schemes, load_scheme
 from deepnet.transformer.embeddings import TokenEmbedding, VocabularyProjection
 from deepnet.transformer.ends import EndsConfig
-from deepnet.transformer.initialize import initialization_report, parameter_policies
+from deepnet.transformer.initialize import RoleReport, initialization_report, parameter_policies
 from deepnet.transformer.models import Transformer, TransformerConfig
 
 SHAPE = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 32, "ffn_dim": 64, "num_heads": 4}
@@ -74,8 +77,36 @@ def test_the_report_counts_what_is_drawn_and_not_the_zeros_of_padding() -> None:
     assert counts["fc1"] == layers * d_model * ffn_dim
 
 
+def test_weights_that_start_at_zero_are_no_standard_error_off_and_others_infinitely_many() -> None:
+    row = RoleReport(stack="encoder", role="out", count=9, expected_std=0.0, measured_std=0.0)
+    assert row.standard_errors == 0.0
+    assert replace(row, measured_std=1e-9).standard_errors == math.inf
+
+
 def policies(model: Transformer) -> dict[str, Policy]:
     return {name: policy for name, _, policy in parameter_policies(model)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitRowsOfTheSource(deepnorm.Scheme):
+    """A scheme whose encoder alone reads rows of unit length."""
+
+    def stack(self, context):
+        plan = super().stack(context)
+        return replace(plan, ends=replace(plan.ends, unit_rows=context.stack == "encoder"))
+
+
+def test_each_embedding_is_that_of_its_stack() -> None:
+    config = TransformerConfig(**SHAPE, vocab_size=60, tie_embeddings="none")
+    model = Transformer(config, UnitRowsOfTheSource())
+    ids = torch.arange(2, 10)
+    source, target = (
+        table(ids).norm(dim=-1) for table in (model.source_embedding, model.target_embedding)
+    )
+    torch.testing.assert_close(source, torch.ones(8))
+    assert (target - 1).abs().max() > 0.01
+    with pytest.raises(ConfigError, match="treats the two stacks' embeddings differently"):
+        Transformer(config.model_copy(update={"tie_embeddings": "all"}), UnitRowsOfTheSource())
 
 
 def test_no_choice_is_the_scheme_s_own_to_the_bit() -> None:

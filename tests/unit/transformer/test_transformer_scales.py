@@ -1,10 +1,11 @@
-"""Trained scales of one name: one parameter, or an error where they are not the same."""
+"""Scales of a stack: which are plain numbers and which modules, and which are one parameter."""
 
 import pytest
 import torch
+from torch import nn
 
 from deepnet.errors import ConfigError
-from deepnet.schemes.base import Learned, Site
+from deepnet.schemes.base import Constant, Learned, Site, SitePlan
 from deepnet.transformer.scales import ScaleBuilder
 
 SITE = Site(stack="encoder", layer=1, index=1, kind="ffn", first_in_layer=True, last_in_layer=True)
@@ -22,3 +23,18 @@ def test_scales_of_one_name_that_differ_are_refused():
     other = Learned(init=0.5, name="gate", transform=torch.tanh)
     with pytest.raises(ConfigError, match="two scales are called 'gate' and differ"):
         builder.make(other, width=4, site=SITE, use="branch")
+
+
+@pytest.mark.parametrize("use", ["skip", "branch"])
+def test_a_constant_is_a_number_where_all_sites_have_the_same_one(use):
+    field = {"skip": "skip", "branch": "branch_scale"}[use]
+    plans = [SitePlan(branch="ffn", **{field: Constant(value)}) for value in (0.5, 2.0)]
+    same, apart = ScaleBuilder(plans[:1] * 3), ScaleBuilder(plans)
+    assert same.make(Constant(0.5), width=4, site=SITE, use=use) == 0.5
+    assert isinstance(apart.make(Constant(0.5), width=4, site=SITE, use=use), nn.Module)
+
+
+def test_a_constant_of_heads_is_a_module():
+    assert isinstance(
+        ScaleBuilder([]).make(Constant(0.5), width=4, site=SITE, use="heads"), nn.Module
+    )
