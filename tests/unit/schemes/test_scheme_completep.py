@@ -90,3 +90,12 @@ def test_the_first_update_moves_a_large_model_as_far_as_the_base_model(make_mode
 def test_impossible_options_are_refused(options):
     with pytest.raises(ConfigError, match=str(next(iter(options.values())))):
         Scheme(**options)
+
+
+def test_embeddings_enter_at_unit_size_whatever_they_are_drawn_from(make_model):
+    model = make_model("completep", {"base_std": 0.5}, vocab_size=2000)
+    ids = torch.arange(2, 1998)[None]
+    assert model.target_embedding.weight[:-1].std().item() == pytest.approx(0.5, rel=0.02)
+    entered = model.encoder.entry(model.source_embedding(ids), 0)
+    positions = model.encoder.entry(torch.zeros_like(entered), 0)
+    assert (entered - positions).std().item() == pytest.approx(1.0, rel=0.02)

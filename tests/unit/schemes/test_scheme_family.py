@@ -1,7 +1,7 @@
 """Every scheme of the catalogue says what it changes and what it grew out of; together they are one family."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from graphlib import TopologicalSorter
 from typing import ClassVar, get_args
 
@@ -9,7 +9,7 @@ import pytest
 
 from deepnet.errors import SchemeError
 from deepnet.schemes import pre_ln
-from deepnet.schemes.base import Change, ResidualScheme
+from deepnet.schemes.base import Change, ResidualScheme, StackContext
 from deepnet.schemes.catalogue import CHANGES, list_schemes, scheme_class, scheme_row, scheme_table
 
 NAMES = list_schemes()
@@ -83,3 +83,22 @@ class Own(ResidualScheme):
 def test_a_scheme_of_ones_own_need_not_say_it():
     row = scheme_row(f"{__name__}:Own")
     assert (row["changes"], row["grew_out_of"], row["summary"]) == (None, [], "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described(ResidualScheme):
+    """The stream as it is.
+
+    And more about it.
+    """
+
+    equation: ClassVar[str] = "x <- x"
+
+
+def test_the_first_line_of_what_a_scheme_says_of_itself_is_its_summary():
+    assert scheme_row(f"{__name__}:Described")["summary"] == "The stream as it is."
+
+
+@pytest.mark.parametrize("kind", [StackContext, *map(scheme_class, NAMES)])
+def test_what_may_grow_is_given_by_name_alone(kind):
+    assert all(field.kw_only for field in fields(kind))

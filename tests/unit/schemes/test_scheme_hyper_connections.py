@@ -64,3 +64,14 @@ def test_autocast_does_not_round_the_streams(make_model, sentences):
 def test_too_few_streams_are_refused(options):
     with pytest.raises(ConfigError, match=f"streams is {options['streams']}"):
         Scheme(**options)
+
+
+@every_kind
+def test_each_site_reads_the_stream_after_the_last_one_s(make_model, maps):
+    model = make_model("hyper_connections", {"maps": maps, "streams": 3}, decoder_layers=2)
+    streams = torch.randn(3, 2, 5, 16, dtype=torch.float64)
+    sites = [site for layer in model.decoder.layers for site in layer.sublayers.values()]
+    assert len(sites) == 6
+    for number, site in enumerate(sites):
+        read = site.residual.extra["maps"](streams)[..., 0].mean((1, 2))
+        assert read.argmax() == number % 3

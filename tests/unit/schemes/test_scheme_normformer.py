@@ -25,3 +25,10 @@ def test_the_residual_vector_is_the_feed_forward_sites_alone(make_model):
         for layer in (0, 1)
     ]
     assert {tuple(scaled[name].shape) for name in added} == {(16,)}
+
+
+def test_the_residual_vector_starts_at_1(make_model):
+    model = make_model("normformer", {"scale_residual": True})
+    vectors = [p for name, p in model.named_parameters() if name.endswith("residual.skip.factor")]
+    assert len(vectors) == 4
+    assert all(torch.equal(vector, torch.ones_like(vector)) for vector in vectors)

@@ -67,3 +67,11 @@ def test_the_memory_is_not_shifted(make_model, sentences):
 def test_a_rate_of_0_is_refused():
     with pytest.raises(ConfigError, match=r"scale_lr is 0\.0"):
         Scheme(scale_lr=0.0)
+
+
+def test_scales_start_at_1_and_shifts_at_0(make_model):
+    model = make_model("r_fixup")
+    scalars = {n: p.item() for n, p in model.named_parameters() if p.shape == (1,)}
+    shifts = {value for name, value in scalars.items() if "shift" in name}
+    scales = {value for name, value in scalars.items() if "shift" not in name}
+    assert (shifts, scales) == ({0.0}, {1.0})
