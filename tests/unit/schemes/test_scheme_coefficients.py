@@ -1,8 +1,11 @@
 """DeepNorm's numbers against the paper's formulas and bounds, and the essay's conditions."""
 
+from dataclasses import dataclass, field
+
 import pytest
 
 from deepnet.errors import ConfigError
+from deepnet.schemes.base import ResidualScheme, SitePlan, StackContext, glorot
 from deepnet.schemes.catalogue import load_scheme, scheme_class
 from deepnet.schemes.coefficients import coefficients
 
@@ -135,3 +138,36 @@ def test_a_users_own_scheme_is_loaded_by_module_and_class():
     assert scheme_class("deepnet.schemes.post_ln:Scheme") is scheme_class("post_ln")
     with pytest.raises(ConfigError, match="cannot be imported"):
         scheme_class("deepnet.schemes.post_ln:Missing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking(ResidualScheme):
+    """A scheme that keeps what it was told."""
+
+    told: list[StackContext] = field(default_factory=list)
+
+    def site(self, context, site):
+        self.told.append(context)
+        return SitePlan(branch=site.kind, init=glorot())
+
+
+def test_a_scheme_is_told_0_of_what_is_not_known_and_the_paper_s_base_size_of_the_rest():
+    scheme = Asking()
+    coefficients(scheme, encoder_layers=1, decoder_layers=0)
+    context = scheme.told[0]
+    assert (context.vocab_size, context.num_kv_heads) == (0, 0)
+    assert (context.d_model, context.ffn_dim, context.num_heads) == (512, 2048, 8)
+
+
+@pytest.mark.parametrize("family", ["sgd", "adam", "lamb"])
+@pytest.mark.parametrize("recipe", ["sgd", "adam", "lamb"])
+def test_a_scheme_for_another_optimiser_than_the_recipe_s_is_refused(family, recipe):
+    scheme = {"convention": "essay", "optimizer": family}
+    if family == recipe:
+        assert _of(6, 6, family=recipe, **scheme) == _of(6, 6, family=recipe, convention="essay")
+    else:
+        words = (
+            f"scheme.optimizer is '{family}' but the recipe's optimiser is of the family '{recipe}'"
+        )
+        with pytest.raises(ConfigError, match=words):
+            _of(6, 6, family=recipe, **scheme)
