@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Never, TypeGuard
@@ -37,18 +37,19 @@ class Coverage:
     """By the test's node id."""
     data: CoverageData
     root: Path
+    new: tuple[str, ...] = ()
+    """Tests that were written since; nothing is known of them."""
 
     def of(self, module: Path, line: int) -> list[str]:
-        """Return the tests that run the statement at a line; all, where none does."""
+        """Return the tests that run the statement at a line, behind those that are new; all, where none does."""
         first, when_imported = statement(module, line)
         if when_imported:
             found = set(self.seconds)
         else:
             contexts = self.data.contexts_by_lineno(str(self.root / module)).get(first, [])
             found = {context.rpartition("|")[0] for context in contexts} & set(self.seconds)
-        return sorted(
-            in_turn(found or self.seconds), key=lambda test: module.stem not in file_of(test)
-        )
+        known = in_turn(found or self.seconds)
+        return [*self.new, *sorted(known, key=lambda test: module.stem not in file_of(test))]
 
 
 def in_turn(tests: Iterable[str]) -> list[str]:
@@ -80,11 +81,20 @@ def covered(tests: Sequence[str], noted: Path) -> Coverage:
     return Coverage(durations(report), data, Path.cwd())
 
 
+def with_new(coverage: Coverage, tests: Sequence[str], noted: Path) -> Coverage:
+    """Return what a run showed, and which tests there are that it did not have; `noted` is written for that."""
+    code = exit_code(["--collect-only", *tests], Noting(noted))
+    if code != OK:
+        sys.exit(f"pytest cannot collect {' '.join(tests)}")
+    there = noted.read_text("utf-8").splitlines()
+    return replace(coverage, new=tuple(test for test in there if test not in coverage.seconds))
+
+
 def durations(report: Path) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for line in report.read_text("utf-8").splitlines():
         entry = json.loads(line)
-        if entry["$report_type"] == "TestReport" and entry["outcome"] != "skipped":
+        if entry["$report_type"] == "TestReport":
             seconds[entry["nodeid"]] = seconds.get(entry["nodeid"], 0) + entry["duration"]
     return seconds
 
@@ -107,6 +117,17 @@ def is_around(child: ast.AST, line: int, node: ast.AST) -> TypeGuard[ast.stmt]:
         and child is not node
         and child.lineno <= line <= (child.end_lineno or 0)
     )
+
+
+class Noting:
+    """Writes down which tests pytest collects, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Write them."""
+        self.path.write_text("\n".join(item.nodeid for item in session.items), "utf-8")
 
 
 class InTurn:

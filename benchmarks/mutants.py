@@ -8,7 +8,7 @@ The mutants are cosmic-ray's, a random sample of all there are, the same for the
 the repository under --out; what has been tried is in databases there, and the same command goes on where it stopped. A
 mutant that is alive after --patience seconds of its tests counts as a survivor; one on which a test takes ten times as
 long as the slowest without it, and a minute more, as killed. Prints the share killed per package. --again tries the
-survivors anew, with the tests as they are now.
+survivors anew, with the tests that were written since before the others.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
-from mutant_tests import Coverage, covered, one_fails
+from mutant_tests import Coverage, covered, one_fails, with_new
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("src", "tests", "docs", "benchmarks", "pyproject.toml", "README.md", "CHANGELOG.md")
@@ -209,9 +209,10 @@ def try_all(databases: dict[Target, WorkDB], options: argparse.Namespace) -> Non
         if options.again:
             items += survivors(database)
         if items:
-            coverage = covered(
-                target.files(), options.out / f"{target.name}{'_again' * options.again}"
-            )
+            noted = options.out / target.name
+            coverage = covered(target.files(), noted)
+            if options.again:
+                coverage = with_new(coverage, target.files(), noted.with_suffix(".tests"))
             with pool(options) as workers:
                 tried = workers.imap_unordered(
                     attempt, [task(item, coverage, options.patience) for item in items]
@@ -251,7 +252,7 @@ def enter_copy(numbers: Queue, copies: Path) -> None:
 def task(item: WorkItem, coverage: Coverage, patience: float) -> Task:
     """Return what is known of a mutant before it is tried."""
     tests = coverage.of(item.mutations[0].module_path, item.mutations[0].start_pos[0])
-    return Task(item, tests, patience, max(coverage.seconds[test] for test in tests))
+    return Task(item, tests, patience, max(coverage.seconds.get(test, 0) for test in tests))
 
 
 def attempt(task: Task) -> tuple[str, WorkResult]:
