@@ -18,6 +18,7 @@ from deepnet.testing.scheme_checks import (
     check_parameter_count,
     check_policies,
 )
+from deepnet.testing.scheme_models import case_architectures, case_model, example_batch
 
 _DEEPNORM = next(case for case in cases.CASES if case.name == "deepnorm")
 
@@ -30,6 +31,19 @@ def test_each_scheme_file_has_a_row_and_each_row_a_file():
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: f"{case.name}{dict(case.options)}")
 def test_the_scheme_holds(case, check):
     check(case)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: f"{case.name}{dict(case.options)}")
+def test_a_probe_looks_at_one_vector_a_token_whatever_the_state_is(case):
+    architecture = case_architectures(case)[0]
+    model, batch = case_model(case, architecture), example_batch(architecture)
+    stack, seen = model.stacks()[-1], []
+    for layer in stack.layers:
+        layer.register_forward_hook(lambda *call: seen.append(stack.stream.peek(call[2])))
+    model(*batch)
+    tokens = batch[-1] if architecture == "encoder_decoder" else batch[0]
+    assert len(seen) == len(stack.layers)
+    assert all(x.shape == (*tokens.shape, model.config.d_model) for x in seen)
 
 
 def _seen_by_check_equation(case):

@@ -146,3 +146,9 @@ def test_a_model_and_an_adopted_one_say_why_not():
 def test_impossible_options_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         load_scheme("deepscale_lm", options)
+
+
+@pytest.mark.parametrize(("options", "tables"), [({}, 2), ({"tables": 1}, 1), ({"tables": 3}, 3)])
+def test_the_embedding_is_one_of_the_tables_that_are_added_up(options, tables):
+    ends = _plan(options, encoder_layers=12, d_model=256, ffn_dim=1024, dropout=0.1).ends
+    assert ends.init["embedding"].value == pytest.approx(math.sqrt(0.9 / tables))

@@ -9,7 +9,16 @@ import pytest
 
 from deepnet.errors import SchemeError
 from deepnet.schemes import pre_ln
-from deepnet.schemes.base import Change, ResidualScheme, StackContext
+from deepnet.schemes.base import (
+    Change,
+    Ends,
+    Policy,
+    ResidualScheme,
+    Site,
+    SitePlan,
+    StackContext,
+    StackPlan,
+)
 from deepnet.schemes.catalogue import CHANGES, list_schemes, scheme_class, scheme_row, scheme_table
 
 NAMES = list_schemes()
@@ -99,6 +108,9 @@ def test_the_first_line_of_what_a_scheme_says_of_itself_is_its_summary():
     assert scheme_row(f"{__name__}:Described")["summary"] == "The stream as it is."
 
 
-@pytest.mark.parametrize("kind", [StackContext, *map(scheme_class, NAMES)])
-def test_what_may_grow_is_given_by_name_alone(kind):
+@pytest.mark.parametrize(
+    "kind", [Site, StackContext, SitePlan, StackPlan, Ends, Policy, *map(scheme_class, NAMES)]
+)
+def test_what_may_grow_is_given_by_name_alone_and_stays_as_it_is(kind):
+    assert vars(kind)["__dataclass_params__"].frozen
     assert all(field.kw_only for field in fields(kind))

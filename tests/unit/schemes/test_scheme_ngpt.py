@@ -77,9 +77,10 @@ def test_lengths_are_computed_in_float32_at_least(model):
     assert ffn.residual.out(torch.randn(2, 16, dtype=torch.bfloat16)).dtype == torch.float32
 
 
-def test_a_step_of_zero_is_refused():
-    with pytest.raises(ConfigError, match="step is 0"):
-        Scheme(step=0.0)
+@pytest.mark.parametrize("step", [0.0, -0.5])
+def test_a_step_that_is_not_positive_is_refused(step):
+    with pytest.raises(ConfigError, match=f"step is {step}"):
+        Scheme(step=step)
 
 
 def test_it_trains_under_autocast(model):
