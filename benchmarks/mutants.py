@@ -23,13 +23,14 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import unified_diff
+from itertools import islice
 from multiprocessing.pool import Pool
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import use_mutation
+from cosmic_ray.mutating import MutationVisitor, use_mutation
 from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
@@ -173,11 +174,24 @@ def draw_sample(databases: dict[Target, WorkDB], size: int, seed: int) -> None:
             if is_in(item.mutations[0], left_out):
                 database.set_result(item.job_id, SKIPPED)
             else:
-                drawable.append((database, item.job_id))
+                drawable.append((database, item))
     random.Random(seed).shuffle(drawable)
-    for database, job in drawable[size:]:
-        database.set_result(job, SKIPPED)
-    print(f"{min(size, len(drawable))} of {len(drawable)} mutants are drawn")
+    drawn = list(islice((item.job_id for _, item in drawable if can_be_made(item)), size))
+    for database, item in drawable:
+        if item.job_id not in drawn:
+            database.set_result(item.job_id, SKIPPED)
+    print(f"{len(drawn)} of {len(drawable)} mutants are drawn")
+
+
+def can_be_made(item: WorkItem) -> bool:
+    """Return whether cosmic-ray can make a mutant; of `except (a.B, c.D)` it cannot."""
+    mutation = item.mutations[0]
+    operator = get_operator(mutation.operator_name)(**mutation.operator_args)
+    try:
+        source = mutation.module_path.read_text("utf-8")
+        return MutationVisitor.mutate_code(source, operator, mutation.occurrence) is not None
+    except AttributeError:
+        return False
 
 
 def place(mutation: MutationSpec) -> tuple[object, ...]:
@@ -261,8 +275,6 @@ def attempt(task: Task) -> tuple[str, WorkResult]:
     mutation = item.mutations[0]
     operator = get_operator(mutation.operator_name)(**mutation.operator_args)
     with use_mutation(mutation.module_path, operator, mutation.occurrence) as (before, after):
-        if after is None:
-            return item.job_id, WorkResult(WorkerOutcome.NO_TEST)
         outcome = (
             TestOutcome.KILLED if one_fails(tests, patience, slowest) else TestOutcome.SURVIVED
         )
