@@ -9,6 +9,7 @@ import torch
 from deepnet.bundle import read_bundle_config
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import check_tokenization, choose_tokenization
+from deepnet.left_open import is_silent
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import Report
 from deepnet.pipeline.recipe import (
@@ -68,8 +69,8 @@ def settle_positions(recipe: Recipe, *, report: Report | None = None) -> Recipe:
 
     They stay sinusoids where heads are of an odd size, or where a stack has no self-attention that could turn.
     """
-    said = "positions" in recipe.model.model_fields_set
-    if said or not recipe.translates or not _can_turn(recipe):
+    is_open = is_silent(recipe.model, "positions")
+    if not is_open or not recipe.translates or not _can_turn(recipe):
         return recipe
     if report:
         report("positions are rotary angles in self-attention (model.positions)")
