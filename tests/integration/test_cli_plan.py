@@ -7,6 +7,7 @@ import pytest
 
 from deepnet.bundle import load_bundle
 from deepnet.pipeline import budgeting, fitting, plan_run
+from deepnet.pipeline.recipe import load_recipe
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +215,23 @@ def test_why_no_step_is_taken_in_the_backward_pass_is_said(cli, corpus, cache):
     result = cli("plan", corpus / "recipe.toml", *options)
     assert "step_in_backward was not tried, because of training.clip_norm = 1.0" in result.err
     assert result.err.count(" takes ") == 3
+
+
+def test_the_default_of_clipping_takes_no_way_from_a_budget_and_one_that_is_asked_for_does(
+    cli, corpus, cache, tmp_path, peaks
+):
+    between = (peaks["by layer"] + peaks["plain"]) // 2
+    options = [*DEEP, f"memory.budget={between}B", "--cache", cache]
+    gives_way = "not scaled down to 1, because of training.step_in_backward = true"
+    result = cli("plan", corpus / "recipe.toml", *options)
+    assert "is training.step_in_backward = true:" in result.out
+    assert gives_way in result.out
+    silent, asked = tmp_path / "silent", tmp_path / "asked"
+    assert gives_way in cli("train", corpus / "recipe.toml", *options, "--out", silent).out
+    assert chosen(silent) == [False, 1, True]
+    options = [*options, "training.clip_norm=1.0"]
+    result = cli("train", corpus / "recipe.toml", *options, "--out", asked)
+    assert result.code == 0, result.err
+    assert chosen(asked) == [True, 1, False]
+    assert load_recipe(asked).training.clip_norm == 1.0
+    assert load_recipe(silent).training.clip_norm == 0.0
