@@ -249,3 +249,20 @@ def test_the_default_of_clipping_gives_way_where_nothing_else_fits_and_one_that_
     said = cli("train", corpus / "recipe.toml", *options, "training.clip_norm=1.0", "--out", asked)
     assert said.code == 2
     assert "step_in_backward was not tried, because of training.clip_norm = 1.0" in said.err
+
+
+def test_a_dry_run_trains_within_the_budget_as_the_run_would(cli, corpus, cache, peaks):
+    dry = ["train", corpus / "recipe.toml", *DEEP, "--dry-run", "--cache", cache]
+    between = (peaks["by layer"] + peaks["plain"]) // 2
+    result = cli(*dry, f"memory.budget={between}B", "training.clip_norm=1.0")
+    assert result.code == 0, result.err
+    assert f"memory.budget = {between}B is training.recompute = true:" in result.out
+    assert "planning the memory" not in cli(*dry).out
+
+
+def test_a_dry_run_is_refused_where_the_budget_holds_no_way(cli, corpus, cache):
+    result = cli(
+        "train", corpus / "recipe.toml", "--dry-run", "memory.budget=1MB", "--cache", cache
+    )
+    assert result.code == 2
+    assert "memory.budget = '1MB' (977 KiB) holds no way to train this" in result.err
