@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from deepnet.config import Section
+from deepnet.left_open import LeftOpen
 from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import ResidualScheme
 from deepnet.schemes.catalogue import CHANGES, UNDEFINED, list_schemes, scheme_class
@@ -130,7 +131,7 @@ def _type(annotation: Any, metadata: Any = ()) -> str:
         return f"list of {len(arguments)}, each: {_type(arguments[0])}"
     if NoneType in arguments:
         return _type(next(one for one in arguments if one is not NoneType))
-    limits = [_bound(bound) for bound in metadata]
+    limits = [_bound(bound) for bound in metadata if not isinstance(bound, LeftOpen)]
     return ", ".join([NAMES[annotation], *limits])
 
 

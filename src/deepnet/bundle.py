@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from deepnet.config import Section, build
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import CheckpointError, DataError, DeepNetError, suggest
+from deepnet.left_open import as_recorded
 from deepnet.rebuild import build_for, check_shape
 from deepnet.record import atomic_folder, sync_folder, write_json
 from deepnet.schemes.base import OptimizerFamily
@@ -37,7 +38,6 @@ from deepnet.schemes.catalogue import (
 from deepnet.seal import find_damage, read_json, seal_folder
 from deepnet.tensor_files import read_tensors as read_tensors
 from deepnet.tensor_files import write_tensors as write_tensors
-from deepnet.transformer.config import as_recorded
 from deepnet.transformer.ends import EndsConfig
 from deepnet.transformer.models import Transformer, TransformerConfig
 
@@ -69,9 +69,9 @@ class BundleConfig(Section):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _start_as_before(cls, given: Any) -> Any:
-        """Start from padding where it was saved before there was a choice."""
-        return as_recorded(given) if isinstance(given, dict) else given
+    def _as_it_was_meant(cls, given: Any) -> Any:
+        """Mean what was meant when it was saved by the keys that it lacks."""
+        return as_recorded(TransformerConfig, given) if isinstance(given, dict) else given
 
     @property
     def scheme_name(self) -> str:

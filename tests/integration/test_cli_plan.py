@@ -7,6 +7,7 @@ import pytest
 
 from deepnet.bundle import load_bundle
 from deepnet.pipeline import budgeting, fitting, plan_run
+from deepnet.pipeline.recipe import load_recipe
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +146,14 @@ DEEP = [
     "training.max_steps=2",
     "probes.every=0",
 ]
+WIDE = [
+    "model.d_model=64",
+    "model.ffn_dim=4096",
+    "data.max_sentence_tokens=32",
+    "batching.max_tokens=32",
+    "training.max_steps=2",
+    "probes.every=0",
+]
 
 
 @pytest.fixture
@@ -214,3 +223,46 @@ def test_why_no_step_is_taken_in_the_backward_pass_is_said(cli, corpus, cache):
     result = cli("plan", corpus / "recipe.toml", *options)
     assert "step_in_backward was not tried, because of training.clip_norm = 1.0" in result.err
     assert result.err.count(" takes ") == 3
+
+
+def test_the_default_of_clipping_gives_way_where_nothing_else_fits_and_one_that_is_asked_for_does_not(
+    cli, corpus, cache, tmp_path, monkeypatch
+):
+    """Of a wide model on short batches, of which gradients take more than activations."""
+    for module in (budgeting, plan_run):
+        monkeypatch.setattr(module, "process_bytes", lambda conditions: 0)
+    options = [*WIDE, "--cache", cache]
+    refused = cli("plan", corpus / "recipe.toml", *options, "memory.budget=1kB")
+    plain, in_backward = (
+        float(peak) * 2**20 for peak in re.findall(r"takes ([\d.]+) MiB", refused.err)[:2]
+    )
+    assert in_backward < plain
+    options += [f"memory.budget={(plain + in_backward) / 2:.0f}B"]
+    gives_way = "not scaled down to 1, because of training.step_in_backward = true"
+    planned = cli("plan", corpus / "recipe.toml", *options)
+    assert "is training.step_in_backward = true:" in planned.out
+    assert gives_way in planned.out
+    silent, asked = tmp_path / "silent", tmp_path / "asked"
+    assert gives_way in cli("train", corpus / "recipe.toml", *options, "--out", silent).out
+    assert chosen(silent) == [False, 1, True]
+    assert load_recipe(silent).training.clip_norm == 0.0
+    said = cli("train", corpus / "recipe.toml", *options, "training.clip_norm=1.0", "--out", asked)
+    assert said.code == 2
+    assert "step_in_backward was not tried, because of training.clip_norm = 1.0" in said.err
+
+
+def test_a_dry_run_trains_within_the_budget_as_the_run_would(cli, corpus, cache, peaks):
+    dry = ["train", corpus / "recipe.toml", *DEEP, "--dry-run", "--cache", cache]
+    between = (peaks["by layer"] + peaks["plain"]) // 2
+    result = cli(*dry, f"memory.budget={between}B", "training.clip_norm=1.0")
+    assert result.code == 0, result.err
+    assert f"memory.budget = {between}B is training.recompute = true:" in result.out
+    assert "planning the memory" not in cli(*dry).out
+
+
+def test_a_dry_run_is_refused_where_the_budget_holds_no_way(cli, corpus, cache):
+    result = cli(
+        "train", corpus / "recipe.toml", "--dry-run", "memory.budget=1MB", "--cache", cache
+    )
+    assert result.code == 2
+    assert "memory.budget = '1MB' (977 KiB) holds no way to train this" in result.err

@@ -9,11 +9,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from deepnet.bundle import load_bundle
+from deepnet.errors import ConfigError
+from deepnet.left_open import as_before
 from deepnet.lock import locked_folder
-from deepnet.pipeline.recipe import load_recipe
+from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.resuming import fixed_sections
 from deepnet.pipeline.run import run_recipe
 from deepnet.record import read_jsonl
+from deepnet.training.checkpoint.resume import check_resumable
 from deepnet.training.sinks.progress import ProgressDisplay
 
 
@@ -23,6 +26,17 @@ def distinct(corpus):
 
 def losses(run):
     return {row["step"]: row["loss"] for row in read_jsonl(run / "metrics.jsonl")}
+
+
+def lose(run, section, *keys):
+    """Take keys out of a run's record and checkpoints, as a version without them would have written them."""
+    for path in (run / "recipe.json", *run.glob("checkpoints/*/state.json")):
+        data = json.loads(path.read_text())
+        settings = data.get("recipe") or data["settings"]
+        settings[section] = {k: v for k, v in settings[section].items() if k not in keys}
+        path.write_text(json.dumps(data))
+    for sums in run.glob("checkpoints/*/SHA256SUMS"):
+        sums.unlink()
 
 
 def test_a_run_of_new_text_says_what_was_left_out(cli, corpus, tmp_path):
@@ -85,29 +99,26 @@ def test_what_a_resumed_run_may_not_change_is_said(cli, cache, finished):
     assert "'model.d_model' was 16 and is now 32" in result.err
 
 
-@pytest.mark.parametrize(("few", "is_there"), [(0, False), (1, True)])
-def test_checkpoints_of_before_heads_of_keys_could_be_fewer_say_nothing_of_them(
-    corpus, few, is_there
-):
-    recipe = load_recipe(corpus / "recipe.toml", [f"model.num_kv_heads={few}"])
-    assert ("num_kv_heads" in fixed_sections(recipe)["model"]) == is_there
-
-
-@pytest.mark.parametrize(("positions", "start"), [("sinusoidal", None), ("rotary", "eos")])
-def test_checkpoints_of_before_decoders_could_start_from_eos_say_nothing_of_it(
-    corpus, positions, start
-):
-    recipe = load_recipe(corpus / "recipe.toml", [f"model.positions={positions}"])
-    assert fixed_sections(recipe)["model"].get("decoder_start") == start
+@pytest.mark.parametrize(
+    "later",
+    ["num_kv_heads=1", "loops=2", "positions=rotary", "decoder_start=eos"],
+)
+def test_checkpoints_of_before_a_key_of_the_model_was_there_go_on_with_what_was_done(corpus, later):
+    keys = ("num_kv_heads", "loops", "coefficient_depth", "decoder_start")
+    silent = fixed_sections(load_recipe(corpus / "recipe.toml"))
+    other = fixed_sections(load_recipe(corpus / "recipe.toml", [f"model.{later}"]))
+    model = {key: value for key, value in silent["model"].items() if key not in keys}
+    before = {**silent, "model": model}
+    check_resumable(before, as_before(Recipe, silent, before))
+    with pytest.raises(ConfigError, match=r"'model\.\w+' was"):
+        check_resumable(before, as_before(Recipe, other, before))
 
 
 def test_a_run_of_before_there_was_a_choice_goes_on_from_padding(train, tmp_path):
     run = tmp_path / "run"
     assert train(run, "model.positions=rotary", "model.decoder_start=padding").code == 0
-    record = run / "recipe.json"
-    saved = json.loads(record.read_text())
-    del saved["recipe"]["model"]["decoder_start"]
-    record.write_text(json.dumps(saved))
+    lose(run, "model", "decoder_start", "num_kv_heads", "loops", "coefficient_depth")
+    lose(run, "training", "ema_decay", "step_in_backward")
     longer = train(run, "model.positions=rotary", "training.max_steps=12", "--resume")
     assert longer.code == 0
     assert not load_bundle(run / "bundle").model.config.starts_from_eos
@@ -353,12 +364,6 @@ def test_the_licence_of_a_corpus_is_shown_where_it_is_used(cli, tmp_path, corpus
     assert result.code == 2
     assert "CC BY 2.0 FR" in result.out
     assert result.err == "error: tatoeba-en-de has no language 'english'; it has de, en\n"
-
-
-@pytest.mark.parametrize(("loops", "is_there"), [(1, False), (2, True)])
-def test_checkpoints_of_before_layers_could_be_looped_say_nothing_of_it(corpus, loops, is_there):
-    fixed = fixed_sections(load_recipe(corpus / "recipe.toml", [f"model.loops={loops}"]))
-    assert ("loops" in fixed["model"]) == ("coefficient_depth" in fixed["model"]) == is_there
 
 
 def test_a_looped_model_trains_resumes_and_says_the_depth_of_its_coefficients(

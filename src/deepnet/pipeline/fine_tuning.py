@@ -7,19 +7,19 @@ from deepnet.bundle import load_bundle, load_model_tensors, model_tensors, read_
 from deepnet.config import build
 from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, model_files
 from deepnet.errors import ConfigError
+from deepnet.left_open import completed_by
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.recipe import Recipe
 from deepnet.schemes.base import Constant
 from deepnet.schemes.catalogue import TrustCode, check_trusted, describe_scheme
 from deepnet.training.checkpoint.resume import list_changes
-from deepnet.transformer.config import completed_by
 from deepnet.transformer.models import Transformer
 
 
 def with_vocabulary_of(recipe: Recipe, start_from: str | Path, trust_code: TrustCode) -> Recipe:
     """Return the recipe with the vocabulary of a bundle: its weights mean nothing under another.
 
-    Where it says nothing of what stands before a translation, that is the bundle's, too. Raises CheckpointError where
+    What it leaves open of the model's shape is the bundle's, too. Raises CheckpointError where
     the bundle needs code that is not trusted.
     """
     folder = bundle_path(start_from)

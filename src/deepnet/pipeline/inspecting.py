@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from deepnet.data.loader import Batch
+from deepnet.data.prepare import say_nothing
+from deepnet.pipeline.budgeting import settle_memory
 from deepnet.pipeline.devices import choose_device
 from deepnet.pipeline.outlook import EndReport, UpdateReport, find_end, look_at_updates
 from deepnet.pipeline.preparing import (
@@ -19,10 +22,11 @@ from deepnet.pipeline.preparing import (
     sized_model,
 )
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.settling import settle_model
+from deepnet.pipeline.settling import settle_clipping, settle_model
 from deepnet.planning.machine import most_held_bytes
 from deepnet.schemes.coefficients import coefficients
 from deepnet.training.engine.precision import resolve_precision
+from deepnet.training.engine.ranks import Ranks
 from deepnet.training.engine.recompute import recomputing
 from deepnet.training.loss import token_loss
 from deepnet.transformer.counting import count_parameters
@@ -78,6 +82,10 @@ def inspect_recipe(
     data = prepare_data(recipe, cache=cache, report=report)
     size = sized_model(recipe.model, data.tokenizers).vocab_size
     recipe = settle_model(recipe, vocab_size=size, report=report)
+    ranks, say = Ranks(place), report or say_nothing
+    recipe = settle_clipping(
+        settle_memory(recipe, data, run=None, ranks=ranks, report=say), report=report
+    )
     model = build_model(recipe, data.tokenizers)
     initialization = initialization_report(model)
     update, largest = look_at_updates(make_loader(recipe, data))
@@ -103,6 +111,9 @@ def _try_step(recipe: Recipe, model: Transformer, batch: Batch, device: torch.de
     compute = token_loss(label_smoothing=recipe.training.label_smoothing)
     blocks = [layer for stack in model.stacks() for layer in stack.layers]
     model.to(device).train()
+    if recipe.training.step_in_backward:
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
     started = time.monotonic()
     with recomputing(model, recipe.training, blocks=blocks):
         with precision.autocast():
@@ -119,3 +130,7 @@ def _try_step(recipe: Recipe, model: Transformer, batch: Batch, device: torch.de
         device=str(device),
         precision=precision.name,
     )
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    parameter.grad = None

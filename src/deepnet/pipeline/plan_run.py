@@ -23,7 +23,7 @@ from deepnet.pipeline.preparing import (
     sized_model,
 )
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.settling import settle_model
+from deepnet.pipeline.settling import settle_clipping, settle_model
 from deepnet.planning.costs import Costs
 from deepnet.planning.machine import memory_bytes
 from deepnet.planning.process import process_bytes
@@ -125,7 +125,7 @@ def plan_run(
     end = find_end(recipe, updates_per_epoch=update.per_epoch)
     process = process_bytes(conditions_of(recipe, place))
     found = within_budget(recipe, data.tokenizers, largest, device=place, process=process)
-    recipe, costs = found.recipe, found.costs
+    recipe, costs = settle_clipping(found.recipe, report=report), found.costs
     conditions = conditions_of(recipe, place)
     there = memory_bytes(place)
     time, untimed = None, "it does not fit"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from deepnet.config import Section, build, override, read_toml, section_in
+from deepnet.config import Section, build, override, read_toml
 from deepnet.data.batching import BatchConfig
 from deepnet.data.cleaning import CleaningConfig
 from deepnet.data.sources import PAIR, DataConfig
@@ -14,6 +14,7 @@ from deepnet.data.tokenizer import TokenizerConfig
 from deepnet.decoding.interface import DecodingConfig
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import Tokenization
+from deepnet.left_open import as_recorded
 from deepnet.pipeline.shipped import hint_at_recipe, list_recipes, shipped_recipe
 from deepnet.planning.budget import MemoryConfig
 from deepnet.probes.config import ProbeConfig
@@ -21,6 +22,7 @@ from deepnet.record import RunFolder
 from deepnet.schemes.base import Ends, ResidualScheme, StackContext, StackPlan
 from deepnet.schemes.catalogue import load_scheme, scheme_class
 from deepnet.training.config import (
+    MuonConfig,
     OptimizerConfig,
     ScheduleConfig,
     TrainingConfig,
@@ -28,7 +30,6 @@ from deepnet.training.config import (
 )
 from deepnet.training.engine.in_backward import refuse_whole_gradients
 from deepnet.training.guard.config import GuardConfig
-from deepnet.transformer.config import as_recorded
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rates
 from deepnet.transformer.models import STACKS, TransformerConfig, check_defined
 from deepnet.transformer.plans import plan_stack
@@ -198,16 +199,14 @@ def _for_pairs_only(recipe: Recipe) -> list[str]:
 def load_recipe(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe, apply `section.key=value` overrides and check it; raises ConfigError that names the key.
 
-    `recipe` is a TOML file, the folder of a run, whose own recipe is taken, or the name of a shipped recipe. A run from
-    before there was a choice of ends had the scheme's own, and before one of the decoder's start padding.
+    `recipe` is a TOML file, the folder of a run, whose own recipe is taken, or the name of a shipped recipe. A run
+    leaves nothing open: it says what was settled, and of what it lacks what was done before there was a choice.
     """
     path = find_recipe(recipe)
     if not path.is_dir():
         return parse_recipe(override(read_toml(path), overrides))
     recorded = _recorded(RunFolder.open(path))
-    if "model" in recorded:
-        recorded = {**recorded, "model": as_recorded(recorded["model"])}
-    loaded = parse_recipe(override(_without_defaults(recorded), overrides))
+    loaded = parse_recipe(override(_without_silent_muon(as_recorded(Recipe, recorded)), overrides))
     return loaded if "ends" in recorded else with_ends(loaded, own_ends(loaded))
 
 
@@ -278,27 +277,13 @@ def _recorded(run: RunFolder) -> dict[str, Any]:
     )
 
 
-def _without_defaults(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded recipe without what has its default: a key that is there counts as asked for.
+def _without_silent_muon(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded recipe without an optimizer.muon of defaults: nobody may have asked for it.
 
-    The warm-up and the positions are kept: without them they would be chosen.
+    Otherwise the run would be a recipe for Muon alone, as other optimisers refuse that section.
     """
-    given = _given(Recipe, recorded)
-    for section, keys in (("schedule", _WARMUP), ("model", ("positions",))):
-        there = recorded.get(section, {})
-        kept = {key: there[key] for key in keys if key in there}
-        given[section] = {**given.get(section, {}), **kept}
-    return given
-
-
-def _given(kind: type[Section], data: Mapping[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for name, value in data.items():
-        field = kind.model_fields.get(name)
-        default = field.default if field else None
-        section = section_in(field.annotation) if field else None
-        if section and isinstance(value, Mapping):
-            value, default = _given(section, value), {}
-        if not field or value != default:
-            given[name] = value
-    return given
+    optimizer = recorded.get("optimizer", {})
+    if optimizer.get("muon") != as_recorded(MuonConfig, {}):
+        return dict(recorded)
+    others = {key: value for key, value in optimizer.items() if key != "muon"}
+    return {**recorded, "optimizer": others}

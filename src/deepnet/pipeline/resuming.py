@@ -7,6 +7,7 @@ import torch
 from deepnet.config import build
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import TokenizerConfig
+from deepnet.left_open import as_before, completed_by
 from deepnet.pipeline.keeping import kept_text, named_as_before
 from deepnet.pipeline.preparing import Report
 from deepnet.pipeline.recipe import Recipe, load_recipe, own_ends, with_ends
@@ -14,14 +15,14 @@ from deepnet.pipeline.settling import settle_precision
 from deepnet.record import RunFolder
 from deepnet.training.checkpoint.folder import latest_checkpoint, read_header
 from deepnet.training.checkpoint.resume import check_resumable
-from deepnet.transformer.config import completed_by
 
 
 def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str | None]:
     """Return the recipe of a resumed run, and whose weights it starts from where it has not saved its own yet.
 
-    A fine-tuned run keeps the vocabulary it took over, and any run the ends it was settled with. Files may be called
-    otherwise where the run knows their contents. Raises ConfigError for a recipe that would go on with another.
+    A fine-tuned run keeps the vocabulary it took over, and any run what was settled where its recipe leaves it open.
+    Files may be called otherwise where the run knows their contents. Raises ConfigError for a recipe that would go on
+    with another.
     """
     saved = run.read_recipe()
     start_from: str | None = saved.get("start_from")
@@ -29,8 +30,7 @@ def resumed(recipe: Recipe, run: RunFolder, report: Report) -> tuple[Recipe, str
         vocabulary = build(TokenizerConfig, saved["recipe"]["tokenizer"], where="tokenizer")
         recipe = recipe.model_copy(update={"tokenizer": vocabulary})
     recorded = load_recipe(run.path)
-    recipe = with_ends(recipe, recorded.ends)
-    recipe = recipe.model_copy(update={"model": completed_by(recipe.model, recorded.model)})
+    recipe = completed_by(with_ends(recipe, recorded.ends), recorded)
     before, now = fixed_sections(recorded), fixed_sections(recipe)
     check_resumable(before, named_as_before(now, before) if kept_text(run) else now)
     if latest_checkpoint(run.checkpoints):
@@ -61,27 +61,25 @@ def describe_again(run: RunFolder, recipe: Recipe, tokenization: str | None) -> 
 def fixed_sections(recipe: Recipe) -> dict[str, Any]:
     """Return what a resumed run must not change besides the sections of training.
 
-    Of the ends, what is not the scheme's own, heads of keys where they are fewer, loops where there are some, and the
-    decoder's start where it is eos: there was no choice when the oldest runs were recorded.
+    Of the ends, what is not the scheme's own, as there was no choice when the oldest runs were recorded.
     """
     sections = {"data", "cleaning", "tokenizer", "batching", "model", "scheme"}
     own = own_ends(recipe).model_dump()
     chosen = recipe.ends.model_dump(mode="json", exclude_none=True)
     ends = {key: value for key, value in chosen.items() if value != own[key]}
     fixed = recipe.model_dump(mode="json", include=sections)
-    if not recipe.model.num_kv_heads:
-        del fixed["model"]["num_kv_heads"]
-    if recipe.model.loops == 1:
-        del fixed["model"]["loops"], fixed["model"]["coefficient_depth"]
-    del fixed["model"]["decoder_start"]
-    if recipe.model.starts_from_eos:
-        fixed["model"]["decoder_start"] = "eos"
+    fixed["model"]["decoder_start"] = "eos" if recipe.model.starts_from_eos else "padding"
     return {**fixed, "ends": ends}
 
 
 def fixed_settings(recipe: Recipe, run: RunFolder, data: PreparedData) -> dict[str, Any]:
-    """Return what a resumed run must not change, the name of the text too, with files called as in its checkpoints."""
+    """Return what a resumed run must not change, the name of the text too, as its checkpoints say it.
+
+    Files are called as there, and keys that came later are there where they change something.
+    """
     settings = {**fixed_sections(recipe), "prepared": {"text": data.name}}
     latest = latest_checkpoint(run.checkpoints)
-    before = read_header(latest)["settings"] if latest else {}
-    return named_as_before(settings, before)
+    if not latest:
+        return settings
+    before = read_header(latest)["settings"]
+    return as_before(Recipe, named_as_before(settings, before), before)

@@ -33,7 +33,7 @@ from deepnet.pipeline.preparing import (
 )
 from deepnet.pipeline.recipe import Recipe
 from deepnet.pipeline.resuming import describe_again, fixed_settings, resumed, with_precision
-from deepnet.pipeline.settling import settle_model, settle_tokenization
+from deepnet.pipeline.settling import settle_clipping, settle_model, settle_tokenization
 from deepnet.pipeline.validating import HeldOut
 from deepnet.record import RunFolder
 from deepnet.schemes.base import ResidualScheme
@@ -147,6 +147,7 @@ def _settle(
         recipe = settle_model(recipe, vocab_size=size, start_from=start_from, report=report)
     _check_held_out(recipe, data)
     recipe = settle_memory(recipe, data, run=run if resume else None, ranks=ranks, report=report)
+    recipe = settle_clipping(recipe, start_from=start_from, report=report)
     if not resume and ranks.world_size == 1 and recipe.training.engine != "sharded":
         refuse_what_cannot_fit(recipe, data, device=ranks.device, report=report)
     recorded = run.read_recipe() if resume else None

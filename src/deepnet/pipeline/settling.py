@@ -9,6 +9,7 @@ import torch
 from deepnet.bundle import read_bundle_config
 from deepnet.errors import ConfigError
 from deepnet.evaluation.tokenization import check_tokenization, choose_tokenization
+from deepnet.left_open import is_silent
 from deepnet.pipeline.opening import bundle_path
 from deepnet.pipeline.preparing import Report
 from deepnet.pipeline.recipe import (
@@ -20,7 +21,7 @@ from deepnet.pipeline.recipe import (
 )
 from deepnet.schemes.base import Ends, Policy, Role
 from deepnet.training.checkpoint.resume import kept_precision
-from deepnet.training.config import TrainingConfig, optimizer_family
+from deepnet.training.config import OptimizerConfig, TrainingConfig, optimizer_family
 from deepnet.training.engine.precision import resolve_precision
 from deepnet.transformer.ends import EndsConfig, choose_ends, own_rate
 
@@ -28,6 +29,11 @@ RELATIVE_STEP = 0.5
 """What an update at the peak learning rate moves a number of an embedding by, in standard deviations of their draw.
 
 docs/ends.md has the measurements.
+"""
+CLIP_NORM = 1.0
+"""The longest gradient of a recipe that says nothing of it.
+
+docs/guard.md has the measurements.
 """
 
 
@@ -68,8 +74,8 @@ def settle_positions(recipe: Recipe, *, report: Report | None = None) -> Recipe:
 
     They stay sinusoids where heads are of an odd size, or where a stack has no self-attention that could turn.
     """
-    said = "positions" in recipe.model.model_fields_set
-    if said or not recipe.translates or not _can_turn(recipe):
+    is_open = is_silent(recipe.model, "positions")
+    if not is_open or not recipe.translates or not _can_turn(recipe):
         return recipe
     if report:
         report("positions are rotary angles in self-attention (model.positions)")
@@ -83,6 +89,33 @@ def _can_turn(recipe: Recipe) -> bool:
     return even and all(
         any(site.branch == "self" for _, site in plan.sites) for _, plan in planned_stacks(recipe)
     )
+
+
+def settle_clipping(
+    recipe: Recipe, *, start_from: str | Path | None = None, report: Report | None = None
+) -> Recipe:
+    """Return the recipe with gradients clipped at CLIP_NORM where it says nothing of that and it was measured.
+
+    That is from random weights, under Adam and AdamW. The way to train is settled before: steps in the backward pass,
+    which a budget of memory may have chosen, know no whole gradient, and a default does not stand in their way.
+    """
+    is_open = is_silent(recipe.training, "clip_norm")
+    if not is_open or start_from or not _was_clipped_in_the_study(recipe.optimizer):
+        return recipe
+    way, clipped = recipe.training, f"scaled down to {CLIP_NORM:g}"
+    if way.step_in_backward:
+        said = f"gradients are not {clipped}, because of training.step_in_backward = true"
+    else:
+        said = f"gradients longer than {CLIP_NORM:g} are scaled down to that"
+        way = way.model_copy(update={"clip_norm": CLIP_NORM})
+    if report:
+        report(f"{said} (training.clip_norm)")
+    return recipe.model_copy(update={"training": way})
+
+
+def _was_clipped_in_the_study(optimizer: OptimizerConfig) -> bool:
+    """Return whether an optimiser is one of the study, which had no decay that is added to the gradient."""
+    return optimizer.name == "adamw" or (optimizer.name == "adam" and not optimizer.weight_decay)
 
 
 def settle_ends(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from deepnet.config import Section
+from deepnet.left_open import LeftOpen
 
 OptimizerName = Literal["adam", "adamw", "radam", "sgd", "lamb", "adafactor", "muon"]
 PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
@@ -140,8 +141,10 @@ class TrainingConfig(Section):
     """Stop after so many passes over the training set; 0: no limit."""
     max_minutes: NotNegative = 0.0
     """Stop after so many minutes of wall clock, all sessions of a resumed run together; 0: no limit."""
-    clip_norm: NotNegative = 0.0
-    """Largest L2 norm of the whole gradient; longer ones are scaled down to it; 0: no clipping."""
+    clip_norm: Annotated[NotNegative, LeftOpen()] = 0.0
+    """Largest L2 norm of the whole gradient; longer ones are scaled down to it; 0: no clipping. A recipe that says
+    nothing gets 1 under Adam without weight decay and AdamW, unless it fine-tunes or steps in the backward pass
+    (docs/guard.md)."""
     precision: PrecisionName = "auto"
     """Type of the matrix products; weights stay in float32. auto: bf16 where the device has it and the width pays; what
     was found is recorded when the run begins, and a resumed run goes on in it on any device."""
@@ -159,9 +162,9 @@ class TrainingConfig(Section):
     which computes all of them once more."""
     step_in_backward: bool = False
     """Let each parameter take its step in the backward pass, as soon as its gradient is complete, and drop that: the
-    same update in less memory. Refused with what needs all gradients first: clip_norm, several micro-batches per
-    update, fp16, a guard that skips updates, probes, several processes, LAMB. The guard does not compute an update
-    again, as its weights are gone."""
+    same update in less memory. Refused with what needs all gradients first: clip_norm where it is asked for, several
+    micro-batches per update, fp16, a guard that skips updates, probes, several processes, LAMB. The guard does not
+    compute an update again, as its weights are gone."""
     compile: CompileName = "off"
     """blocks: torch.compile makes one graph for each kind of block, of any length, in the first updates; it needs a C++
     compiler on a CPU, where it was slower, and Triton and a C compiler on CUDA. A run goes on under either; dropout

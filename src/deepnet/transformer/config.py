@@ -1,11 +1,11 @@
 """The shape of a Transformer, as recipes and bundles say it."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from deepnet.config import Section
+from deepnet.left_open import LeftOpen
 from deepnet.schemes.base import Architecture
 from deepnet.transformer.feed_forward import Activation
 from deepnet.transformer.norms import NormKind
@@ -43,13 +43,13 @@ class TransformerConfig(Section):
     """Ids of the source vocabulary where it is another; 0 means one vocabulary for both sides."""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
     """Which matrices are one: source, target and output ("all"), target and output ("decoder"), or none."""
-    positions: PositionKind = "sinusoidal"
+    positions: Annotated[PositionKind, LeftOpen()] = "sinusoidal"
     """How positions enter: fixed sinusoids or learned vectors are added to the embedding; self-attention has rotary
     angles, penalties by distance (alibi) or trained biases by distance (relative, T5's). A recipe that translates and
     says nothing gets rotary (docs/ends.md)."""
     max_positions: Count = 1024
     """Longest sentence, in tokens, that learned positions can hold; the other kinds have no limit."""
-    decoder_start: Literal["auto", "padding", "eos"] = "auto"
+    decoder_start: Annotated[Literal["auto", "padding", "eos"], LeftOpen(before="padding")] = "auto"
     """What stands before the first token of a translation: padding, whose row is zero, or eos. auto: padding where
     positions are added to it, else eos, as the gradient of a norm at zero is hundreds of times too large."""
     activation: Activation = "relu"
@@ -107,17 +107,3 @@ class TransformerConfig(Section):
         if self.source_vocab_size and self.tie_embeddings == "all":
             raise ValueError('two vocabularies cannot share rows: set tie_embeddings to "decoder"')
         return self
-
-
-def as_recorded(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shape of a model as its record means it: what was meant before there was a choice."""
-    return {"decoder_start": "padding", "positions": "sinusoidal", **shape}
-
-
-def completed_by(shape: TransformerConfig, other: TransformerConfig) -> TransformerConfig:
-    """Return the shape with another's positions and its start of a translation, where it says nothing of them."""
-    silent: dict[str, Any]
-    silent = {} if "positions" in shape.model_fields_set else {"positions": other.positions}
-    if shape.decoder_start == "auto":
-        silent["decoder_start"] = other.decoder_start
-    return shape.model_copy(update=silent)

@@ -62,3 +62,26 @@ def test_a_changed_key_is_named_with_both_values_and_the_rest_passes():
     )
     with pytest.raises(ConfigError, match=r"'optimizer\.lr' was 1\.0 and is now 2\.0"):
         check_resumable(old, {**old, "optimizer": {"betas": (0.9, 0.98), "lr": 2.0}})
+
+
+def settings(**training):
+    sections = {
+        "training": TrainingConfig(max_steps=5, **training),
+        "optimizer": OptimizerConfig(name="muon"),
+    }
+    return {name: section.model_dump(mode="json") for name, section in sections.items()}
+
+
+@pytest.mark.parametrize("key", ["label_smoothing", "clip_norm", "ema_decay", "keep_best"])
+def test_a_key_that_came_after_a_checkpoint_is_refused_only_where_it_changes_something(key):
+    old = settings()
+    del old["training"][key], old["optimizer"]["muon"]["ns_steps"]
+    check_resumable(old, settings())
+    other = "bleu" if key == "keep_best" else 0.5
+    with pytest.raises(ConfigError, match=rf"'training\.{key}' was 'not set' and is now '?{other}"):
+        check_resumable(old, settings(**{key: other}))
+
+
+def test_settings_of_a_checkpoint_that_are_no_sections_are_refused():
+    with pytest.raises(ConfigError, match=r"'training' was 3"):
+        check_resumable({**settings(), "training": 3}, settings())

@@ -9,12 +9,12 @@ from torch import nn
 
 from deepnet.bundle import load_bundle, save_bundle
 from deepnet.errors import CheckpointError
+from deepnet.left_open import as_recorded
 from deepnet.probes.place import Place
 from deepnet.probes.recorder import Recorder
 from deepnet.rebuild import check_shape
 from deepnet.testing.scheme_models import example_batch
 from deepnet.training.engine.recompute import recomputed
-from deepnet.transformer.config import as_recorded
 from deepnet.transformer.initialize import initialization_report
 from deepnet.transformer.models import TransformerConfig
 
@@ -141,7 +141,7 @@ def test_passes_that_a_file_of_that_size_is_not_trusted_with_are_refused():
 
 
 def test_a_shape_that_says_nothing_of_loops_has_none():
-    recorded = as_recorded({"encoder_layers": 2, "decoder_layers": 2})
+    recorded = as_recorded(TransformerConfig, {"encoder_layers": 2, "decoder_layers": 2})
     assert TransformerConfig(**recorded).loops == 1
 
 

@@ -3,8 +3,15 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from deepnet.config import Section
 from deepnet.errors import ConfigError
-from deepnet.training.config import PrecisionName, ScheduleConfig
+from deepnet.left_open import as_before
+from deepnet.training.config import (
+    OptimizerConfig,
+    PrecisionName,
+    ScheduleConfig,
+    TrainingConfig,
+)
 from deepnet.training.optimization.schedules import Annealing
 
 CHANGEABLE = frozenset(
@@ -38,6 +45,14 @@ MOVING_AVERAGE = "moving_average"
 _PRECISION = "training.precision"
 
 
+class _Sections(Section):
+    """The sections of the loop, as a checkpoint's settings have them beside those of its caller."""
+
+    training: TrainingConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+
+
 def kept_annealing(
     annealing: Annealing, schedule: ScheduleConfig, saved: Mapping[str, Any]
 ) -> Annealing:
@@ -65,8 +80,10 @@ def kept_precision(name: PrecisionName, saved: Mapping[str, Any]) -> PrecisionNa
 def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Compare the resolved settings of a saved run with those it is to go on with.
 
-    Raises ConfigError that names each key which may not change, with both values.
+    Keys of the loop's sections that came later count where they change something. Raises ConfigError that names each
+    key which may not change, with both values.
     """
+    new = as_before(_Sections, new, old)
     falls = _TOWARDS in _flat(old) or _TOWARDS in _flat(new)
     changeable = CHANGEABLE - _LIMITS if falls else CHANGEABLE
     unknown = {_PRECISION} if _flat(old).get(_PRECISION) == "auto" else set()
