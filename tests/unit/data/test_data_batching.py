@@ -140,6 +140,26 @@ def test_an_estimate_looks_at_one_window_and_scales_it_up(monkeypatch):
     assert found == pytest.approx(exact, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("rows", "per_update", "updates"),
+    [
+        (2000, 1, 20),  # a window of 1,000 rows has 10 micro-batches
+        (2000, 8, 2),  # two and a half
+        (2000, 40, 1),  # half of one
+    ],
+)
+def test_an_estimate_is_the_updates_that_are_full_and_at_least_one(
+    monkeypatch, rows, per_update, updates
+):
+    corpus = Corpus(size=rows)
+    corpus.source[:] = corpus.target[:] = 5
+    monkeypatch.setattr(batching, "_COUNTED_ROWS", 100)
+    monkeypatch.setattr(batching, "WindowSize", lambda: WindowSize(block_rows=1000, blocks=1))
+    config = BatchConfig(max_tokens=500, micro_batches_per_update=per_update)
+    found = count_updates(corpus, config, seed=1, epoch=0)
+    assert (found, type(found)) == (updates, int)
+
+
 def test_rows_of_equal_lengths_keep_their_order_and_both_sides_are_sorted():
     source, target = np.array([3, 3, 2, 3, 3]), np.array([2, 1, 3, 2, 1])
     (group,) = group_by_length(source, target, max_tokens=100)

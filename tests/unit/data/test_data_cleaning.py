@@ -148,3 +148,16 @@ def test_where_a_sentence_ends_counts_for_duplicates(clean):
 def test_a_held_out_sentence_counts_on_its_own_side_only(clean):
     pairs = [("neu", "kein test"), ("a test", "new")]
     assert clean(pairs, held_out=[("kein test", "a test")]) == (pairs, {})
+
+
+@pytest.mark.parametrize(("words", "kept"), [(4, 1), (5, 0), (6, 0), (12, 0)])
+def test_words_of_one_letter_are_counted_too(clean, words, kept):
+    text = " ".join("abcdefghijkl"[:words])
+    rows, _ = clean([(text, text)], max_words=4)
+    assert len(rows) == kept
+
+
+@pytest.mark.parametrize(("letters", "kept"), [(4, 1), (5, 0)])
+def test_the_ratio_counts_from_20_bytes_on_of_letters_of_four(clean, letters, kept):
+    rows, _ = clean([("\N{GRINNING FACE}" * letters, "abcd")], max_ratio=3.0)
+    assert len(rows) == kept
