@@ -180,6 +180,13 @@ def test_the_best_checkpoint_is_selected_and_the_latest_are_averaged(toy):
         torch.testing.assert_close(tensor, expected)
 
 
+def test_the_latest_checkpoint_is_selected_where_nothing_was_validated(toy):
+    _, _, run = toy.train(save_every=4)
+    paths = list_checkpoints(run.checkpoints)
+    assert len(paths) > 1
+    assert select_checkpoints(run.checkpoints, average_last=0) == [paths[-1]]
+
+
 def test_a_moving_average_is_what_a_checkpoint_hands_on(toy):
     _, model, run = toy.train(ema_decay=0.9)
     [path] = select_checkpoints(run.checkpoints, average_last=0)

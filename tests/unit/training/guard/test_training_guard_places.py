@@ -198,14 +198,18 @@ class Normless(nn.Sequential):
 
 
 def test_the_sign_of_a_norm_says_which_norm_and_by_how_much(subject):
-    one = subject("deepnorm")
+    one, entered = subject("deepnorm"), []
+    norm = one.model.get_submodule("encoder.layers.1.sublayers.ffn.residual.post")
+    handle = norm.register_forward_pre_hook(lambda module, inputs: entered.append(inputs[0]))
     with heavier(one.model.get_submodule(of_layer("deepnorm", 2, "encoder.2.ffn.fc2"))):
         verdict = one.judge()
+    handle.remove()
     sign, history = verdict.sign, one.trained.guard.history
     index = history.norm_inputs.index(Place("encoder", 2, "ffn"))
     highest = max(float(row.norm_inputs[index]) for row in history.normal())
     assert (sign.name, str(sign.place)) == ("norm_input", "encoder.2.ffn")
     assert sign.limit == pytest.approx(4 * highest)
+    assert sign.value == pytest.approx(entered[0].square().mean().sqrt().item())
     assert f"{sign.value:.4g}, more than {sign.limit:.4g}" in verdict.message
 
 
