@@ -10,6 +10,7 @@ from deepnet.experiments import cells as cells_module
 from deepnet.experiments.catalogue import experiment_class, list_experiments
 from deepnet.experiments.deepnet_figure5 import Study
 from deepnet.experiments.reproduce import reproduce, run_experiment
+from deepnet.record import read_jsonl
 
 
 @pytest.fixture
@@ -72,21 +73,49 @@ def test_a_grid_is_run_once_and_gone_on_with(study, cache, tmp_path):
     assert found.verdict.answer == "cannot be told"
     assert said[-1].startswith("4 of 4: deepnorm_2L_seed1; ")
     assert said[-1].endswith(" layers x updates a second, 0:00 left")
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    kept = (tmp_path / "cells.jsonl").read_bytes()
     found = run_experiment(
         study, name="toy", out=tmp_path, processes=2, device="cpu", cache=cache, report=said.append
     )
     assert "4 of 12 cells are done" in said
     assert found.num_finished == 12
-    assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
+    assert (tmp_path / "cells.jsonl").read_bytes().startswith(kept)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["verdict"] == found.verdict.to_dict()
-    assert len(metrics["cells"]) == 12
-    for cell in metrics["cells"]:
+    cells = read_jsonl(tmp_path / "cells.jsonl")
+    assert len({cell["name"] for cell in cells}) == len(cells) == 12
+    for cell in cells:
         assert [reading["step"] for reading in cell["readings"]] == [1, 3]
         moved = [reading["update"] for reading in cell["readings"]]
         assert 0 < moved[0] < moved[1]  # the warm-up's rate rises from update to update
     assert (tmp_path / "table.md").read_text().startswith("# toy: ")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+GRIDS = {
+    "deepnet-figure3": {"depths": (1, 2), "trained": 2, "updates": (2, 3)},
+    "deepnet-figure4": {"layers": 1, "updates": (1, 3), "early": 1},
+    "deepnet-figure5": {"depths": (1, 2), "updates": (1, 3)},
+    "branchnorm-figure3": {"layers": 1, "updates": (1, 2)},
+}
+
+
+def test_every_experiment_has_a_toy_grid():
+    assert sorted(GRIDS) == list_experiments()
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_experiment_runs_to_a_verdict(name, toy, cache, tmp_path):
+    study = experiment_class(name)(**GRIDS[name], sentences=4, settings=toy)
+    found = run_experiment(
+        study, name=name, out=tmp_path, device="cpu", cache=cache, report=lambda line: None
+    )
+    assert found.num_finished == found.num_cells
+    assert all(len(finding.values) == 3 for finding in found.verdict.findings)
+    assert all(finding.interval is not None for finding in found.verdict.findings)
+    table = (tmp_path / "table.md").read_text()
+    assert table.startswith(f"# {name}: {found.verdict.answer}\n")
+    assert "| - |" not in table
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -98,7 +127,7 @@ def test_the_same_seed_gives_the_same_numbers_in_a_process_of_its_own(study, cac
             report=lambda line: None,
         )  # fmt: skip
     here, elsewhere = (
-        json.loads((tmp_path / out / "metrics.json").read_text())["cells"]
+        {cell["name"]: cell["readings"] for cell in read_jsonl(tmp_path / out / "cells.jsonl")}
         for out in ("here", "elsewhere")
     )
     assert here == elsewhere

@@ -33,11 +33,6 @@ class Cell:
         line = "".join(c if c.isalnum() or c in ".-" else "_" for c in self.line.lower())
         return f"{line}_{self.layers}L_seed{self.seed}"
 
-    @property
-    def cost(self) -> int:
-        """Updates times layers, by which the time left is told."""
-        return self.layers * self.updates
-
 
 Reading = Mapping[str, Any]
 """What was measured after one update, "step", by the names of the measures."""

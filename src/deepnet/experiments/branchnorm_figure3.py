@@ -36,8 +36,10 @@ class Study(Experiment):
         "change of its logarithm from reading to reading, of the loss on the same valid sentences, so that it is not "
         "the sentences that differ. No higher: perplexity within a hundredth."
     )
-    hours: ClassVar[str] = "not measured yet"
-    full_hours: ClassVar[str] = "not measured yet"
+    hours: ClassVar[str] = (
+        "2 minutes on two idle cores, estimated from the updates of DeepNet's figure 5"
+    )
+    full_hours: ClassVar[str] = "20 minutes on a card, estimated at 5 ms a layer and update"
 
     layers: int = 50
     updates: tuple[int, ...] = tuple(range(1, 17))

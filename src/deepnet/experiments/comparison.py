@@ -41,18 +41,3 @@ def growth(
 def _largest_over_smallest(row: Sequence[float]) -> float:
     """Return nan where a number is missing or not positive."""
     return max(row) / min(row) if all(value > 0 for value in row) else float("nan")
-
-
-def smallest_ratio(
-    cells: Sequence[FinishedCell], read: Read, *, of: str, to: str, depths: Sequence[int]
-) -> tuple[float, ...]:
-    """Return, for each seed that has every depth of both lines, the ratio at the depth where it is smallest."""
-    found = [
-        {line: by_seed(cells, read, line=line, layers=layers) for line in (of, to)}
-        for layers in depths
-    ]
-    shared = set.intersection(*(set(one[line]) for one in found for line in (of, to)))
-    return tuple(
-        min(ratio for one in found for ratio in ratios({seed: one[of][seed]}, one[to]))
-        for seed in sorted(shared)
-    )

@@ -36,8 +36,10 @@ class Study(Experiment):
         "calls the early stage. The update is the root mean square over the elements of the decoder's output, on "
         "valid sentences without dropout."
     )
-    hours: ClassVar[str] = "not measured yet"
-    full_hours: ClassVar[str] = "not measured yet"
+    hours: ClassVar[str] = (
+        "2 minutes on two idle cores (24 cells, 3 minutes of one thread, measured on busy ones)"
+    )
+    full_hours: ClassVar[str] = "an hour on a card, estimated at 5 ms a layer and update"
 
     depths: tuple[int, ...] = (6, 18, 50, 100)
     updates: tuple[int, ...] = (1, 2, 4, 8, 16)
@@ -112,12 +114,14 @@ class Study(Experiment):
         """Return a panel per scheme over the updates, as the paper has them, and one over depth."""
         figure = Figure(figsize=(11, 4), layout="constrained")
         *over_updates, over_depth = figure.subplots(1, 3)
+        over_updates[1].sharey(
+            over_updates[0]
+        )  # before anything is drawn, so that both are in view
         for axes, line in zip(over_updates, SCHEMES, strict=True):
             for colour, layers in zip(_shades(len(self.depths)), self.depths, strict=True):
                 points = {s: self._values(cells, line, layers, s) for s in self.updates}
                 draw_spread(axes, points, colour=colour, label=f"{layers}L-{layers}L")
             finish_axes(axes, title=line, x="updates", y="model update", log="xy")
-        over_updates[1].sharey(over_updates[0])
         over_updates[0].legend(frameon=False, fontsize=8)
         for colour, line in zip(COLOURS, SCHEMES, strict=False):
             points = {n: self._values(cells, line, n, self.updates[-1]) for n in self.depths}

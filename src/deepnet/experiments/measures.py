@@ -3,6 +3,7 @@
 A measure is made of a model with its first weights; it is then asked as often as one likes, and changes nothing.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -46,7 +47,7 @@ def held_out_loss(model: Transformer, batch: Batch) -> Callable[[], Readings]:
     @torch.no_grad()
     def read() -> Readings:
         with evaluating(model):
-            return {"loss": rounded(_loss(model, batch).item())}
+            return {"loss": _finite(_loss(model, batch).item())}
 
     return read
 
@@ -61,13 +62,15 @@ def gradient_norms(model: Transformer, batch: Batch) -> Callable[[], Readings]:
         with evaluating(model), _gradients_put_back(model):
             _loss(model, batch).backward()  # type: ignore[no-untyped-call]
             norms = probe.readings()
-        layers = {stack.name: [0.0] * len(stack.layers) for stack in model.stacks()}
+        layers: dict[str, list[float]] = {
+            stack.name: [0.0] * len(stack.layers) for stack in model.stacks()
+        }
         for place, norm in norms.items():
             if place.layer and place.role not in ("norm", "bias"):
                 layers[place.stack][place.layer - 1] += norm**2
         whole = sum(norm**2 for norm in norms.values()) ** 0.5
         by_stack = {name: [rounded(square**0.5) for square in row] for name, row in layers.items()}
-        return {"gradient": rounded(whole), "layer_gradient": by_stack}
+        return {"gradient": _finite(whole), "layer_gradient": by_stack}
 
     return read
 
@@ -88,6 +91,10 @@ def norm_inputs(model: Transformer, batch: Batch) -> Callable[[], Readings]:
 def _loss(model: Transformer, batch: Batch) -> Tensor:
     loss: Tensor = token_loss(label_smoothing=0.0)(model, batch) / batch.num_tokens
     return loss
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @contextmanager

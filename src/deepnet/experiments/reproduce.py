@@ -11,6 +11,7 @@ from deepnet.experiments.catalogue import experiment_class
 from deepnet.experiments.cells import Report, finished_cells, run_cells
 from deepnet.experiments.pictures import save_picture
 from deepnet.experiments.verdicts import Verdict
+from deepnet.lock import locked_folder
 from deepnet.record import atomic_write, environment, write_json
 
 FORMAT_VERSION = 1
@@ -39,9 +40,9 @@ def reproduce(
 ) -> Reproduced:
     """Ask a paper's figure again: its default grid, or `full`, the whole one, with those seeds or its own.
 
-    Writes table.md, metrics.json and figure.png into `out`, by default results/NAME (or NAME-full), also where it is
-    interrupted; cells that are done are not done again. Raises ConfigError for an unknown name, for no process or seed,
-    and where `out` has cells of another grid.
+    Writes table.md, metrics.json, figure.png and cells.jsonl into `out`, by default results/NAME (or NAME-full), also
+    where it is interrupted; cells that are done are not done again. Raises ConfigError for an unknown name, for no
+    process or seed, and where `out` has cells of another grid.
     """
     kind = experiment_class(name)
     experiment = kind.full() if full else kind()
@@ -71,15 +72,20 @@ def run_experiment(
     cache: Path = CACHE,
     report: Report = print,
 ) -> Reproduced:
-    """Run what is left of an experiment, whatever its grid, and write its results into `out`."""
-    try:
-        run_cells(
-            experiment, out=out, processes=processes, device=device, cache=cache, report=report
-        )
-    finally:
-        cells = finished_cells(experiment, out)
-        if cells:
-            write_results(experiment, cells, name=name, out=out)
+    """Run what is left of an experiment, whatever its grid, and write its results into `out`.
+
+    Raises ConfigError where another process does so there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with locked_folder(out):
+        try:
+            run_cells(
+                experiment, out=out, processes=processes, device=device, cache=cache, report=report
+            )
+        finally:
+            cells = finished_cells(experiment, out)
+            if cells:
+                write_results(experiment, cells, name=name, out=out)
     return Reproduced(out, experiment.verdict(cells), len(experiment.cells()), len(cells))
 
 
@@ -94,11 +100,6 @@ def write_results(
         "source": kind.source,
         "comparable": kind.comparable,
     }
-    kept = [
-        {"line": one.cell.line, "layers": one.cell.layers, "seed": one.cell.seed}
-        | {"stopped": one.stopped, "readings": one.readings}
-        for one in cells
-    ]
     write_json(
         out / "metrics.json",
         {
@@ -107,9 +108,9 @@ def write_results(
             "verdict": verdict.to_dict(),
             "environment": environment(),
             "recipe": experiment.recipe(cells[0].cell).model_dump(),
-            "cells": kept,
+            "num_cells": len(experiment.cells()),
+            "num_finished": len(cells),
         },
-        indent=None,
     )
     with atomic_write(out / "table.md") as file:
         file.write(page(experiment, cells, name=name).encode())
