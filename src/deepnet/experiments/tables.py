@@ -1,6 +1,7 @@
 """Numbers of finished cells as Markdown."""
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 from deepnet.experiments.base import FinishedCell
@@ -25,7 +26,7 @@ def spread(values: Sequence[float]) -> str:
     finite = sorted(value for value in values if math.isfinite(value))
     if not finite:
         return "-"
-    middle = number(finite[len(finite) // 2])
+    middle = number(statistics.median(finite))
     return f"{middle} [{number(finite[0])}, {number(finite[-1])}]" if len(finite) > 1 else middle
 
 
