@@ -14,6 +14,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from deepnet.experiments.pictures import COLOURS, save_picture
+from deepnet.experiments.tables import markdown, number
 from deepnet.probes.model_update import ModelUpdate
 from deepnet.schemes.base import Architecture, OptimizerFamily
 from deepnet.theory.branchnorm_gradient import gradient_terms
@@ -26,13 +28,9 @@ from deepnet.theory.live_model import (
 from deepnet.theory.loss_change import first_update, moved
 from deepnet.transformer.models import Transformer
 from theory_workload import (
-    COLOURS,
     interval,
-    markdown,
-    number,
     over_seeds,
     save,
-    save_figure,
     trial,
 )
 
@@ -208,7 +206,7 @@ def main() -> None:
                     print(*key, interval(found["ratio"]), flush=True)
     config = {"learning_rates": LEARNING_RATES, "branchnorm_step": BRANCHNORM_STEP}
     folder = save("first_update", config=config, rows=rows, table=report(rows))
-    save_figure(draw(rows), folder)
+    save_picture(draw(rows), folder / "figure.png")
 
 
 if __name__ == "__main__":

@@ -15,20 +15,18 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from deepnet.experiments.pictures import COLOURS, save_picture
+from deepnet.experiments.tables import markdown, number
 from deepnet.schemes.base import OptimizerFamily
 from deepnet.theory.identity import identity_distance
 from deepnet.theory.loss_change import loss_change
 from deepnet.theory.magnitude import role_magnitudes
 from deepnet.transformer.models import Transformer
 from theory_workload import (
-    COLOURS,
     Trial,
     interval,
-    markdown,
-    number,
     over_seeds,
     save,
-    save_figure,
     trial,
 )
 
@@ -187,7 +185,7 @@ def main() -> None:
     folder = save(
         "loss_change", config={"learning_rates": LEARNING_RATES}, rows=rows, table=report(rows)
     )
-    save_figure(draw(rows), folder)
+    save_picture(draw(rows), folder / "figure.png")
 
 
 if __name__ == "__main__":

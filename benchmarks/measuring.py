@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import math
 import os
 import platform
 import re
@@ -12,6 +11,8 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+
+from deepnet.experiments.verdicts import mean_interval
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = (
@@ -28,27 +29,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
-STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""The 97.5% point of Student's t for 1, 2, ... degrees of freedom."""
-
-
 def compared(differences: Sequence[float]) -> tuple[str, str]:
     """Return the mean of paired differences and Student's 95% interval, where there are enough; too wide for many."""
     if not differences:
         return "", ""
-    mean, freedom = statistics.mean(differences), len(differences) - 1
-    if not freedom or not all(map(math.isfinite, differences)):
-        return f"{mean:+.3f}", ""
-    half = (
-        STUDENT[min(freedom, len(STUDENT)) - 1]
-        * statistics.stdev(differences)
-        / len(differences) ** 0.5
-    )
-    return f"{mean:+.3f}", f"{mean - half:+.3f} to {mean + half:+.3f}"
+    found = mean_interval(differences)
+    if found is None or found.num_seeds == 1:
+        return f"{statistics.mean(differences):+.3f}", ""
+    return f"{found.mean:+.3f}", f"{found.low:+.3f} to {found.high:+.3f}"
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:

@@ -1,18 +1,16 @@
 """What the experiments on theory share: models, a fixed random batch, repeated seeds, and the files of a result."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from deepnet.record import atomic_write, environment, write_json
+from deepnet.experiments.tables import number
+from deepnet.record import environment, write_json
 from deepnet.schemes.base import Architecture, OptimizerFamily
 from deepnet.schemes.catalogue import load_scheme
 from deepnet.transformer.models import Transformer, TransformerConfig
@@ -21,7 +19,6 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 WIDTH, HEADS, VOCABULARY = 64, 4, 100
 SENTENCES, LENGTH = 4, 16
 SEEDS = (1, 2, 3)
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart without colour vision
 
 
 @dataclass(frozen=True)
@@ -90,26 +87,6 @@ def save(name: str, *, config: dict[str, Any], rows: list[dict[str, Any]], table
     )
     (folder / "table.md").write_text(table, encoding="utf-8")
     return folder
-
-
-def save_figure(figure: Figure, folder: Path) -> None:
-    """Write figure.png."""
-    FigureCanvasAgg(figure)
-    with atomic_write(folder / "figure.png") as file:
-        figure.savefig(file, format="png", dpi=130)
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def number(value: float) -> str:
-    """Return a number with three significant digits, plain where that is short."""
-    if value == 0.0 or not math.isfinite(value):
-        return str(value)
-    return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.2e}"
 
 
 def interval(spread: dict[str, float]) -> str:

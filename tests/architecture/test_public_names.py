@@ -24,6 +24,7 @@ PYTHON_FOR = {
     "probe": "deepnet.pipeline.probe_run:probe_run",
     "recipes": "deepnet.pipeline.recipe_table:recipe_table",
     "report": "deepnet:write_report",
+    "reproduce": "deepnet.experiments.reproduce:reproduce",
     "schemes": "deepnet.survey:scheme_catalogue",
     "coefficients": "deepnet:coefficients",
     "data": "deepnet.data.listing:corpus_table",

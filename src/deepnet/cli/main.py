@@ -16,6 +16,7 @@ from deepnet.cli import (
     probe,
     recipes,
     report,
+    reproduce,
     schemes,
     train,
     translate,
@@ -66,6 +67,7 @@ def build_app() -> typer.Typer:
     app.command(epilog=audit.AUDIT_EXAMPLES)(audit.audit)
     app.command(epilog=probe.PROBE_EXAMPLES)(probe.probe)
     app.command(epilog=report.REPORT_EXAMPLES)(report.report)
+    app.command(epilog=reproduce.REPRODUCE_EXAMPLES)(reproduce.reproduce)
     app.add_typer(_data(), name="data")
     app.command()(version)
     return app
