@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from cells import result_path, run_groups, study_parser
-from deepnet.doctor.examine import examine_recipe
+from deepnet.doctor.of_recipe import examine_recipe
 from deepnet.doctor.risk import Weights, feature, logistic, shipped_weights
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.record import write_json
@@ -160,10 +160,11 @@ def left_out(rows: Sequence[Row], key: str) -> Iterator[tuple[Row, float]]:
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Return agreement and Brier score of each way to say what diverges."""
-    fitted = calibrate(rows)
+    both = len({row["diverged"] for row in rows}) == 2
+    fitted = calibrate(rows) if both else None
     ways: dict[str, list[tuple[Row, float]]] = {
         "the doctor, as it is shipped": [(row, row["risk"]) for row in rows],
-        "calibrated on all of these": [(row, risk_by(fitted, row)) for row in rows],
+        "calibrated on all of these": [(row, risk_by(fitted, row)) for row in rows if fitted],
         "calibrated without the cell's scheme": list(left_out(rows, "scheme")),
         "calibrated without the cell's depth": list(left_out(rows, "layers")),
         "by naming the scheme": [(row, float(named_baseline(row))) for row in rows],
@@ -197,7 +198,7 @@ def _page(rows: Sequence[Row]) -> Iterator[str]:
     for name, scores in summary(rows).items():
         yield f"| {name} | {scores['right']} of {scores['of']} | {scores['brier']:.3f} |"
     signs = list(shipped_weights().signs)
-    yield "\nUnits beyond the limit of each sign, and what came of it.\n"
+    yield "\nUnits beyond the limit of each sign, by the limits of the commit in cells.jsonl, and what came of it.\n"
     yield f"| scheme | layers a side | Table 1 | verdict | risk | {' | '.join(signs)} | CPU s |"
     yield "|---|---|---|---|---|" + "---|" * (len(signs) + 1)
     for row in rows:

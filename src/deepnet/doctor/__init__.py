@@ -1,6 +1,6 @@
 """Whether a model will train, told before its run: `trains`, `at risk` or `diverges`, with a risk and its evidence.
 
-The package is callable: `deepnet.doctor(model, batches, loss)` is `deepnet.doctor.examine.doctor`, and
+The package is callable: `deepnet.doctor(model, batches, loss)` is `deepnet.doctor.of_model.doctor`, and
 `deepnet.doctor.examine_recipe(recipe)` does what `deepnet doctor RECIPE` does.
 """
 
@@ -8,7 +8,8 @@ import sys
 from types import ModuleType
 
 from deepnet.doctor.diagnosis import Diagnosis
-from deepnet.doctor.examine import doctor, examine_recipe
+from deepnet.doctor.of_model import doctor
+from deepnet.doctor.of_recipe import examine_recipe
 
 
 class _CallableModule(ModuleType):

@@ -51,7 +51,12 @@ def _see(found: Moments, place: Place, site: FoundSite, _: nn.Module, args: Any,
     found.forward[place] = _size(peeked(site, out))
     state = first_tensor(out)
     if state.requires_grad:
-        state.register_hook(lambda gradient: found.backward.__setitem__(place, _size(gradient)))
+        keep = partial(_keep, found, place)
+        state.register_hook(keep)  # type: ignore[no-untyped-call]
+
+
+def _keep(found: Moments, place: Place, gradient: Tensor) -> None:
+    found.backward[place] = _size(gradient)
 
 
 def _size(x: Tensor) -> float:

@@ -10,9 +10,11 @@ not there, the rate of a weight is not yet what the schedule says, which is what
 Source: Ma and Yarats, arXiv 1910.04209, whose rule of thumb for a warm-up is twice as many.
 """
 
+from torch import nn
+
 from deepnet.pipeline.recipe import Recipe
 from deepnet.training.config import OptimizerConfig, ScheduleConfig
-from deepnet.transformer.models import TransformerConfig
+from deepnet.transformer.models import Transformer, TransformerConfig
 
 WIDTH = 64
 """d_model of the proxy, where the recipe's is not less."""
@@ -71,6 +73,13 @@ def compressed(
     ends = schedule.name in ("linear", "cosine")
     decay = max(round((schedule.decay_steps or run) * share), warmup + 1) if ends else 0
     return schedule.model_copy(update={"warmup_steps": warmup, "decay_steps": decay})
+
+
+def follow_in_time(stretch: float, model: nn.Module, step: int) -> None:
+    """Let a model's scheme do what it does after an update, at the time that `step` of the trial stands for."""
+    assert isinstance(model, Transformer)
+    model.scheme.after_update(model)
+    model.scheme.advance(model, round(step * stretch))
 
 
 def _at_most(heads: int) -> int:

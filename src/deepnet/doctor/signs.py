@@ -118,12 +118,15 @@ def _step_update(readings: Sequence[dict[str, Any]]) -> Sign:
 
 
 def _token_mean_energy(reading: dict[str, Any]) -> Sign:
-    """Return how alike the positions have become; at 10 their mean has 99 of 100 parts of the energy."""
+    """Return how alike the positions have become.
+
+    Beyond 256 what tells them apart is less than the last of the 8 bits that a number in bf16 has.
+    """
     return _sign(
         "token_mean_energy",
         "token mean of the last layer's output over what varies between tokens, at the end",
         _last_layer(reading["token_mean_energy"]),
-        limit=10.0,
+        limit=256.0,
         beyond=lambda value, limit: math.log10(value / limit) if value else -math.inf,
     )
 

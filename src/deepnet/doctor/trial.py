@@ -3,13 +3,15 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from deepnet.errors import ConfigError
 from deepnet.probes.recorder import Recorder
-from deepnet.training.batches import Update
+from deepnet.training.batches import Batch, Update
 from deepnet.training.config import OptimizerConfig, ScheduleConfig
 from deepnet.training.engine.base import Engine
 from deepnet.training.engine.precision import Precision
@@ -18,6 +20,10 @@ from deepnet.training.optimization.optimizers import PolicyRow, set_learning_rat
 from deepnet.training.optimization.schedules import learning_rate
 from deepnet.training.session import AfterUpdate, Loss
 
+STEPS = 200
+"""Updates of a trial, unless another number is asked for."""
+LEAST_STEPS = 20
+"""Fewer would leave no tenths whose losses can be compared."""
 READINGS = 8
 """Updates of a trial that the probes measure, spread evenly; the last is among them."""
 
@@ -51,6 +57,14 @@ class Trial:
     def is_finite(self) -> bool:
         """Return whether every update was computed and finite."""
         return len(self.losses) == self.steps and all(map(math.isfinite, self.losses))
+
+
+def refuse_too_few(steps: int) -> None:
+    """Raise ConfigError for a trial that could show nothing."""
+    if steps < LEAST_STEPS:
+        raise ConfigError(
+            f"a trial of {steps} updates shows nothing; expected at least {LEAST_STEPS}, as its tenths are compared"
+        )
 
 
 def take_steps(
@@ -96,13 +110,13 @@ def _backward(engine: Engine, update: Update, loss: Loss) -> float:
     engine.drop_gradients()
     total = 0.0
     for batch in update.batches:
-        found = engine.add_gradients(
-            lambda module, batch=batch: loss(module, batch),
-            num_tokens=update.num_tokens,
-            sends=True,
-        )
-        total += float(found)
+        of_batch = partial(_of, loss, batch)
+        total += float(engine.add_gradients(of_batch, num_tokens=update.num_tokens, sends=True))
     return total / update.num_tokens
+
+
+def _of(loss: Loss, batch: Batch, module: nn.Module) -> Tensor:
+    return loss(module, batch)
 
 
 def _step(
