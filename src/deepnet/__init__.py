@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from deepnet.bundle import load_bundle as load_bundle
     from deepnet.decoding.interface import DecodingConfig as DecodingConfig
     from deepnet.decoding.translate import translate as translate
+    from deepnet.doctor.of_model import doctor as doctor
     from deepnet.folding.fold import fold as fold
     from deepnet.pipeline.entry import train as train
     from deepnet.pipeline.entry import train_model as train_model
@@ -69,6 +70,7 @@ _HOMES = {
     "apply_scheme": "deepnet.adapt.apply",
     "audit": "deepnet.audit",
     "coefficients": "deepnet.schemes.coefficients",
+    "doctor": "deepnet.doctor",
     "fold": "deepnet.folding.fold",
     "from_pretrained": "deepnet.adapt.saving",
     "initialize": "deepnet.blocks.draws",

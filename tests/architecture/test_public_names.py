@@ -12,6 +12,7 @@ from deepnet.cli.main import build_app
 
 PYTHON_FOR = {
     "demo": "deepnet.pipeline.demo:run_demo",
+    "doctor": "deepnet.doctor:examine_recipe",
     "prepare": "deepnet.pipeline.preparing:prepare_data",
     "plan": "deepnet.pipeline.plan_run:plan_run",
     "train": "deepnet:train",

@@ -11,6 +11,7 @@ from deepnet.cli import (
     average,
     data,
     demo,
+    doctor,
     evaluate,
     plan,
     probe,
@@ -56,6 +57,7 @@ def build_app() -> typer.Typer:
     app.command(epilog=recipes.RECIPES_EXAMPLES)(recipes.recipes)
     app.command(epilog=train.PREPARE_EXAMPLES)(train.prepare)
     app.command(epilog=plan.PLAN_EXAMPLES)(plan.plan)
+    app.command(epilog=doctor.DOCTOR_EXAMPLES)(doctor.doctor)
     app.command(epilog=train.TRAIN_EXAMPLES)(train.train)
     app.command(epilog=translate.TRANSLATE_EXAMPLES)(translate.translate)
     app.command(epilog=translate.SCORE_EXAMPLES)(translate.score)

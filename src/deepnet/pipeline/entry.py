@@ -160,7 +160,7 @@ def train_model(
             validate=validate,
             prepare=preparation(ours, moved, loss=loss) if ours else None,
             after_update=follow_updates(ours.scheme) if ours else None,
-            policies=_policies(model, checked.optimizer),
+            policies=policies_of(model, checked.optimizer),
             blocks=[layer for stack in ours.stacks() for layer in stack.layers] if ours else (),
             precision=precision,
             ranks=Ranks(on),
@@ -182,7 +182,7 @@ def _settled(
     return settings.model_copy(update={"training": training})
 
 
-def _policies(model: nn.Module, optimizer: OptimizerConfig) -> list[PolicyRow] | None:
+def policies_of(model: nn.Module, optimizer: OptimizerConfig) -> list[PolicyRow] | None:
     """Return the multipliers of a model that carries a scheme, with its matrices told apart where Muon takes them."""
     if not carries_scheme(model):
         return None
