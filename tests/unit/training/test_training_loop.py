@@ -13,6 +13,7 @@ from deepnet.errors import CheckpointError, ConfigError, DataError, DivergenceEr
 from deepnet.record import RunFolder
 from deepnet.training.batches import ListedUpdate, ListedUpdates
 from deepnet.training.checkpoint.folder import list_checkpoints
+from deepnet.training.engine.base import Engine
 from deepnet.training.engine.precision import Precision
 
 TIMES = ("seconds", "tokens_per_second", "progress")
@@ -44,6 +45,18 @@ def test_equals_a_hand_written_loop(toy):
                 p -= lr * p.grad
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_the_last_micro_batch_of_an_update_alone_sends_gradients(toy, monkeypatch):
+    sent, add = [], Engine.add_gradients
+
+    def noting(engine, loss, *, num_tokens, sends):
+        sent.append(sends)
+        return add(engine, loss, num_tokens=num_tokens, sends=sends)
+
+    monkeypatch.setattr(Engine, "add_gradients", noting)
+    toy.train(loader=toy.updates(micro_batches=3), max_steps=2)
+    assert sent == [False, False, True] * 2
 
 
 def test_accumulating_micro_batches_equals_one_large_batch_in_float64(toy):
