@@ -99,6 +99,20 @@ def test_beam_search_equals_its_plain_definition(prefix_model, beam, penalty, ea
             assert [h.score for h in hypotheses] == pytest.approx(scores, abs=1e-12)
 
 
+def test_a_search_does_not_stop_while_a_longer_output_may_be_better(prefix_model):
+    """With a limit of two tokens the last one still divides the score by three."""
+    for seed in range(60):
+        model = prefix_model(4, seed)
+        settings = config(beam_size=3, limit=2, length_penalty=2.0, early_stopping=False)
+        found = search(model, SOURCE, None, config=settings)
+        for source, (hypothesis,) in zip(SOURCE.tolist(), found, strict=True):
+            ((score, tokens),) = reference_beam(
+                model, source, beam=3, limit=2, penalty=2.0, early_stopping=False, n_best=1
+            )
+            assert hypothesis.tokens == tokens
+            assert hypothesis.score == pytest.approx(score, abs=1e-12)
+
+
 def test_entries_of_dead_hypotheses_leave_the_cache(prefix_model):
     model, sizes = prefix_model(9, seed=3, sharpness=0.5), []
     step = model.step

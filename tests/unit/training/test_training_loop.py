@@ -59,6 +59,17 @@ def test_the_last_micro_batch_of_an_update_alone_sends_gradients(toy, monkeypatc
     assert sent == [False, False, True] * 2
 
 
+def test_no_two_micro_batches_have_the_same_dropout(toy):
+    seeds = []
+
+    def loss(model, batch):
+        seeds.append(torch.initial_seed())
+        return toy.loss(model, batch)
+
+    toy.train(loader=toy.updates(micro_batches=3), loss=loss, max_steps=4)
+    assert len(set(seeds)) == len(seeds) == 12
+
+
 def test_accumulating_micro_batches_equals_one_large_batch_in_float64(toy):
     weights = []
     for size in (1, 4):

@@ -127,10 +127,11 @@ def test_a_curve_with_an_end_of_its_own_or_none_does_not_look_at_the_clock(toy, 
     assert rates(toy, run) == rates(toy, other)
 
 
-def test_epochs_that_end_inside_the_warmup_are_refused_with_their_updates(toy):
+@pytest.mark.parametrize("warmup", [14, 20])
+def test_epochs_that_end_inside_the_warmup_are_refused_with_their_updates(toy, warmup):
     with pytest.raises(ConfigError) as error:
-        train(toy, max_epochs=2, schedule={"warmup_steps": 14})
-    for part in ("training.max_epochs = 2", "14 updates", "warmup_steps is 14", "lower it"):
+        train(toy, max_epochs=2, schedule={"warmup_steps": warmup})
+    for part in ("training.max_epochs = 2", "14 updates", f"warmup_steps is {warmup}", "lower it"):
         assert part in str(error.value)
 
 
