@@ -39,9 +39,10 @@ def test_a_checked_recipe_takes_no_overrides(corpus, tmp_path):
 
 
 def test_a_run_folder_gives_back_its_recipe(corpus, finished):
-    """But for ends, positions and precision, of which the file says nothing: the run has decided on them."""
+    """But for ends, positions, clipping and precision, of which the file says nothing: the run has decided on them."""
     found, file = deepnet.load_recipe(finished), deepnet.load_recipe(corpus / "recipe.toml")
-    training = file.training.model_copy(update={"precision": found.training.precision})
+    settled = {"precision": found.training.precision, "clip_norm": 1.0}
+    training = file.training.model_copy(update=settled)
     model = file.model.model_copy(update={"positions": "rotary"})
     decided = {"ends": found.ends, "training": training, "model": model}
     assert found == file.model_copy(update=decided)

@@ -7,6 +7,7 @@ from typing import Any
 
 from deepnet.doctor.risk import Verdict, Weights, feature, risk_of, verdict_of
 from deepnet.doctor.signs import Name, Sign
+from deepnet.doctor.trial import STEPS
 from deepnet.training.config import OptimizerConfig, ScheduleConfig
 
 _GENTLER = "lower optimizer.lr, now {lr:g}, or lengthen schedule.warmup_steps, now {warmup:,}"
@@ -84,6 +85,8 @@ def diagnose(
     verdict = verdict_of(risk)
     judged = [Evidence(what=s.what, value=finite(s.value), limit=s.limit) for s in signs]
     advice = [] if verdict == "trains" else _advice(signs, weights)
+    if verdict == "at risk":
+        advice = [*_too_short(trial), *advice]
     numbers = {"lr": optimizer.lr, "warmup": schedule.warmup_steps}
     return Diagnosis(
         verdict=verdict,
@@ -99,6 +102,15 @@ def diagnose(
 def finite(value: float | None) -> float | None:
     """Return a number that is finite, else None."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def _too_short(trial: Mapping[str, Any]) -> list[str]:
+    if trial["updates"] >= STEPS:
+        return []
+    return [
+        f"in a trial of {trial['updates']} updates a slow model cannot be told from one that is stuck; "
+        f"give {STEPS}, or a run as long as that"
+    ]
 
 
 def _advice(signs: Sequence[Sign], weights: Weights) -> list[str]:

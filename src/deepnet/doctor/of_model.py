@@ -1,6 +1,6 @@
 """Whether a model of one's own will train: a copy of it trains for a few hundred updates on its batches and loss."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import cycle
@@ -23,10 +23,12 @@ from deepnet.training.batches import Batch, ListedUpdate
 from deepnet.training.session import Loss
 from deepnet.transformer.models import Transformer
 
+_LIMITS = {"max_steps", "max_epochs", "max_minutes"}
+
 
 def doctor(
     model: nn.Module,
-    batches: Sequence[Batch],
+    batches: Iterable[Batch],
     loss: Loss,
     *,
     settings: Mapping[str, Any] | None = None,
@@ -43,13 +45,16 @@ def doctor(
     Raises ConfigError for settings that contradict each other, or no batches.
     """
     refuse_too_few(steps)
-    checked = build(LoopSettings, {"training": {"max_steps": steps}, **(settings or {})})
+    batches, given = list(batches), dict(settings or {})
+    training = given.get("training", {})
+    limit = {} if training.keys() & _LIMITS else {"max_steps": steps}
+    checked = build(LoopSettings, {**given, "training": {**training, **limit}})
     if not batches:
         raise ConfigError("there are no batches; give at least one, of which each makes an update")
     run = _updates_of(checked, batches)
     own = deepcopy(model)
     stepping = _prepared(own, checked, batches, loss, run=run, steps=steps)
-    updates = [ListedUpdate((batch,), count(batch) if count else 1) for batch in batches]
+    updates = [ListedUpdate((batch,), _counted(batch, count)) for batch in batches]
     recorder = _recorder_of(own, batches[0], loss)
     trial = take_steps(
         own, cycle(updates), steps=steps, loss=loss, settings=stepping, recorder=recorder
@@ -62,6 +67,15 @@ def doctor(
         optimizer=checked.optimizer,
         schedule=checked.schedule,
     )
+
+
+def _counted(batch: Batch, count: Callable[[Any], int] | None) -> int:
+    found = count(batch) if count else 1
+    if found < 1:
+        raise ConfigError(
+            f"count(batch) is {found}; expected at least 1, by which the loss is divided"
+        )
+    return found
 
 
 def _updates_of(settings: LoopSettings, batches: Sequence[Batch]) -> int:

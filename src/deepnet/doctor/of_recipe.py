@@ -31,7 +31,7 @@ from deepnet.pipeline.preparing import (
     sized_model,
 )
 from deepnet.pipeline.recipe import Recipe
-from deepnet.pipeline.settling import settle_model
+from deepnet.pipeline.settling import settle_clipping, settle_model
 from deepnet.planning.machine import memory_bytes
 from deepnet.probes.recorder import Recorder
 from deepnet.training.config import ScheduleConfig
@@ -107,7 +107,8 @@ def _case(recipe: Recipe, data: PreparedData, steps: int) -> _Case:
 
 def _settled(recipe: Recipe, data: PreparedData, report: Report | None) -> Recipe:
     size = sized_model(recipe.model, data.tokenizers).vocab_size
-    return settle_model(recipe, vocab_size=size, report=report)
+    recipe = settle_model(recipe, vocab_size=size, report=report)
+    return settle_clipping(recipe, report=report)
 
 
 def _try_out(case: _Case) -> Trial:

@@ -6,11 +6,11 @@ asks which scheme a model has.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
+from dataclasses import dataclass, replace
+from statistics import fmean, median, pvariance
 from typing import Any, Literal
 
-from deepnet.doctor.trial import Trial
+from deepnet.doctor.trial import STEPS, Trial
 from deepnet.training.guard.config import GuardConfig
 
 Name = Literal[
@@ -49,9 +49,9 @@ def read_signs(trial: Trial, *, frequency_loss: float | None = None) -> list[Sig
     signs = [_not_finite(trial)]
     levels = _levels(trial.losses)
     if trial.is_finite:
-        signs.append(_regained(levels))
+        signs.append(_regained(trial.losses, alone=frequency_loss is None))
         if frequency_loss is not None:
-            signs.append(_above_frequencies(levels[-1], frequency_loss))
+            signs.append(_above_frequencies(levels[-1], frequency_loss, steps=trial.steps))
     if trial.layer_shares:
         signs.append(_layer_gradient(trial.layer_shares))
     if trial.readings:
@@ -63,35 +63,47 @@ def _not_finite(trial: Trial) -> Sign:
     lost = trial.steps - sum(map(math.isfinite, trial.losses))
     return Sign(
         name="not_finite",
-        what="updates of the trial that were lost as a loss or gradient was not finite",
+        what="updates of the trial that were not made, as a loss or gradient was not finite",
         value=lost,
         limit=0,
         excess=FARTHEST if lost else -FARTHEST,
     )
 
 
-def _above_frequencies(level: float, frequencies: float) -> Sign:
-    """Compare with a model that predicts every token by its frequency, which collapsed models come to."""
-    return _sign(
+def _above_frequencies(level: float, frequencies: float, *, steps: int) -> Sign:
+    """Compare with a model that predicts every token by its frequency, which collapsed models come to.
+
+    In a trial of fewer than STEPS updates a model may be there for want of time: it is no farther than at the limit.
+    """
+    sign = _sign(
         "above_frequencies",
         "nats of the last losses above those of token frequencies alone",
         level - frequencies,
         limit=-0.1,
         beyond=lambda value, limit: (value - limit) / 0.1,
     )
+    return sign if steps >= STEPS else replace(sign, excess=min(sign.excess, 0.0))
 
 
-def _regained(levels: Sequence[float]) -> Sign:
-    """Return the part of its fall that the loss has lost again; infinite where it never fell."""
+def _regained(losses: Sequence[float], *, alone: bool) -> Sign:
+    """Return the part of its fall that the loss has lost again; of where it began, if it never fell.
+
+    A fall counts that is more than four standard errors of a tenth's mean: a model that has nothing left to learn, or
+    has not begun to, wavers and does not lose what it learnt. Where no other sign looks at the loss, being `alone`, one
+    that never fell is at the limit at least.
+    """
+    levels = _levels(losses)
     first, best, last = levels[0], min(levels), levels[-1]
-    value = (last - best) / (first - best) if first > best else math.inf
-    return _sign(
+    fell = first - best > 4 * _standard_error(losses)
+    whole = first - best if fell else abs(first)
+    sign = _sign(
         "loss_regained",
-        "part of the loss's fall that was lost again by the end",
-        value,
+        "part of the loss's fall, or of its beginning where it never fell, that was lost again",
+        (last - best) / whole if whole else 0.0,
         limit=0.5,
         beyond=lambda value, limit: (value - limit) / 0.25,
     )
+    return replace(sign, excess=max(sign.excess, 0.0)) if alone and not fell else sign
 
 
 def _layer_gradient(shares: Sequence[float]) -> Sign:
@@ -146,9 +158,18 @@ def _sign(
 
 def _levels(losses: Sequence[float]) -> list[float]:
     """Return the mean losses of consecutive parts of a trial."""
+    return [fmean(part) for part in _parts(losses)]
+
+
+def _standard_error(losses: Sequence[float]) -> float:
+    """Return that of the mean loss of one part, from how losses vary within the parts."""
+    parts = _parts(losses)
+    return math.sqrt(fmean(pvariance(part) for part in parts) / len(parts[0]))
+
+
+def _parts(losses: Sequence[float]) -> list[Sequence[float]]:
     size = max(len(losses) // _WINDOWS, 1)
-    starts = range(0, len(losses) - size + 1, size)
-    return [fmean(losses[start : start + size]) for start in starts]
+    return [losses[start : start + size] for start in range(0, len(losses) - size + 1, size)]
 
 
 def _last_layer(rows: dict[str, list[float | None]]) -> float:

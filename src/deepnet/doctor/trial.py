@@ -61,7 +61,7 @@ class Trial:
 
 def refuse_too_few(steps: int) -> None:
     """Raise ConfigError for a trial that could show nothing."""
-    if steps < LEAST_STEPS:
+    if not isinstance(steps, int) or steps < LEAST_STEPS:
         raise ConfigError(
             f"a trial of {steps} updates shows nothing; expected at least {LEAST_STEPS}, as its tenths are compared"
         )
@@ -78,7 +78,7 @@ def take_steps(
 ) -> Trial:
     """Train `model` on the CPU for so many updates, which `updates` must have, and return what was seen."""
     engine = _engine(model, settings)
-    layers, trial = layer_rows(model), Trial(steps=steps)
+    layers, parameters, trial = layer_rows(model), list(model.parameters()), Trial(steps=steps)
     measured = {math.ceil(steps * n / READINGS) for n in range(1, READINGS + 1)}
     model.train()
     for step, update in zip(range(1, steps + 1), updates, strict=False):
@@ -90,7 +90,8 @@ def take_steps(
         if not math.isfinite(trial.losses[-1]) or not norm.isfinite():
             trial.losses[-1] = math.nan
             break
-        trial.layer_shares.append(smallest_share(gradients, layers))
+        used = [rows for rows in layers if any(parameters[row].grad is not None for row in rows)]
+        trial.layer_shares.append(smallest_share(gradients, used))
         _step(engine, settings, step, norm, trial, recorder if step in measured else None)
     return trial
 
@@ -116,7 +117,12 @@ def _backward(engine: Engine, update: Update, loss: Loss) -> float:
 
 
 def _of(loss: Loss, batch: Batch, module: nn.Module) -> Tensor:
-    return loss(module, batch)
+    found = loss(module, batch)
+    if found.numel() != 1:
+        raise ConfigError(
+            f"the loss is a tensor of shape {tuple(found.shape)}; expected one number"
+        )
+    return found
 
 
 def _step(
@@ -138,10 +144,11 @@ def _step(
 
 
 def layer_rows(model: nn.Module) -> list[list[int]]:
-    """Return the numbers of each layer's parameters among `model.parameters()`, of the last list of layers there is.
+    """Return the numbers of each layer's parameters among `model.parameters()`, of the last long list of layers.
 
     The first number in a parameter's name says which layer it is of, so that no anatomy is needed. The last list is
-    the decoder's where there is one, as the guard's: an encoder that nothing reads does not stop a decoder.
+    the decoder's where there is one, as the guard's: an encoder that nothing reads does not stop a decoder. One less
+    than half as long as the longest is no stack, but heads or a classifier.
     """
     found: dict[str, dict[str, list[int]]] = {}
     for row, (name, parameter) in enumerate(model.named_parameters()):
@@ -151,7 +158,8 @@ def layer_rows(model: nn.Module) -> list[list[int]]:
             layers = found.setdefault(".".join(parts[:place]), {})
             layers.setdefault(parts[place], []).append(row)
     lists = [list(layers.values()) for layers in found.values() if len(layers) > 1]
-    return lists[-1] if lists else []
+    longest = max(map(len, lists), default=0)
+    return next((layers for layers in reversed(lists) if 2 * len(layers) >= longest), [])
 
 
 def smallest_share(gradients: Tensor, layers: Sequence[Sequence[int]]) -> float:

@@ -37,7 +37,7 @@ class Study(Experiment):
         "the sentences that differ. No higher: perplexity within a hundredth."
     )
     hours: ClassVar[str] = (
-        "2 minutes on two idle cores, estimated from the updates of DeepNet's figure 5"
+        "3 minutes of one thread, estimated from the updates of DeepNet's figure 5"
     )
     full_hours: ClassVar[str] = "20 minutes on a card, estimated at 5 ms a layer and update"
 

@@ -38,7 +38,7 @@ class Study(Experiment):
         "first update, where the argument that the paper answers (large gradients near the output make Post-LN "
         "unstable) has them; when the paper's were read was not at hand, so that the table has later ones, too."
     )
-    hours: ClassVar[str] = "3 minutes on two idle cores (24 cells, about 5 minutes of one thread)"
+    hours: ClassVar[str] = "5 minutes of one thread (24 cells, on busy cores)"
     full_hours: ClassVar[str] = "an hour and a half on a card, estimated at 5 ms a layer and update"
 
     sentences: int = 64

@@ -48,7 +48,7 @@ class Study(Experiment):
         "That Post-LN-init has no warm-up here is our reading, as the figure's legend was not at hand: only so is "
         "it the initialisation that helps."
     )
-    hours: ClassVar[str] = "2 minutes on two idle cores (9 cells, about 3 minutes of one thread)"
+    hours: ClassVar[str] = "3 minutes of one thread (9 cells, on busy cores)"
     full_hours: ClassVar[str] = "10 minutes on a card, estimated at 5 ms a layer and update"
 
     layers: int = 18

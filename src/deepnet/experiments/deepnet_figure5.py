@@ -36,9 +36,7 @@ class Study(Experiment):
         "calls the early stage. The update is the root mean square over the elements of the decoder's output, on "
         "valid sentences without dropout."
     )
-    hours: ClassVar[str] = (
-        "2 minutes on two idle cores (24 cells, 3 minutes of one thread, measured on busy ones)"
-    )
+    hours: ClassVar[str] = "3 minutes of one thread (24 cells, on busy cores)"
     full_hours: ClassVar[str] = "an hour on a card, estimated at 5 ms a layer and update"
 
     depths: tuple[int, ...] = (6, 18, 50, 100)

@@ -93,3 +93,44 @@ def test_what_cannot_be_examined_is_refused_in_one_line(changes, words):
         deepnet.doctor(model, loss=loss, **given)
     assert words in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_layer_that_nothing_uses_is_no_layer_without_gradient():
+    class WithTwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 1)
+            self.heads = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
+
+        def forward(self, x):
+            return self.heads[0](self.body(x))
+
+    batches = [torch.randn(32, 4) for _ in range(3)]
+
+    def loss(module, x):
+        return (module(x) - x.sum(1, keepdim=True)).square().sum()
+
+    found = deepnet.doctor(WithTwoHeads(), batches, loss, settings=SETTINGS, count=len, steps=60)
+    assert {sign.name: sign.excess for sign in found.signs}["layer_gradient"] < 0
+
+
+def test_batches_may_come_from_a_generator_and_settings_leave_the_limit_out():
+    model, batches, loss = regression()
+    settings = {**SETTINGS, "training": {"clip_norm": 1.0}}
+    found = deepnet.doctor(model, iter(batches), loss, settings=settings, count=len, steps=60)
+    assert found.trial["of"] == 60
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"count": lambda batch: 0}, r"count\(batch\) is 0"),
+        ({"steps": 50.5}, r"a trial of 50\.5 updates"),
+        ({"loss": lambda module, x: module(x)}, r"shape \(32, 1\); expected one number"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(changed, message):
+    model, batches, loss = regression()
+    given = {"loss": loss, "settings": SETTINGS, "count": len, "steps": 60, **changed}
+    with pytest.raises(ConfigError, match=message):
+        deepnet.doctor(model, batches, **given)

@@ -112,14 +112,14 @@ def excess(name, found):
     return {sign.name: sign.excess for sign in found}[name]
 
 
-FALLING = [8.0 - 0.03 * n for n in range(100)]
+FALLING = [8.0 - 0.03 * n for n in range(200)]
 
 
 @pytest.mark.parametrize(
     ("above", "units"), [(-0.1, 0.0), (0.0, 1.0), (0.05, 1.5), (-0.3, -2.0), (-3.0, -3.0), (9, 3.0)]
 )
 def test_a_unit_of_loss_above_the_frequencies_is_a_tenth_of_a_nat(above, units):
-    last = sum(FALLING[-10:]) / 10
+    last = sum(FALLING[-20:]) / 20
     found = read_signs(trial(FALLING), frequency_loss=last - above)
     assert excess("above_frequencies", found) == pytest.approx(units)
 
@@ -129,8 +129,27 @@ def test_half_of_a_fall_that_is_lost_again_is_the_limit():
     assert excess("loss_regained", read_signs(trial(losses))) == pytest.approx(0.0)
     losses = [8.0] * 10 + [4.0] * 80 + [7.0] * 10
     assert excess("loss_regained", read_signs(trial(losses))) == pytest.approx(1.0)
-    never = [4.0] * 10 + [5.0] * 90
-    assert excess("loss_regained", read_signs(trial(never))) == 3.0
+
+
+def test_a_loss_that_never_fell_is_at_the_limit_unless_frequencies_are_known():
+    flat, risen = [4.0, 4.2] * 50, [4.0] * 10 + [7.0] * 90
+    assert excess("loss_regained", read_signs(trial(flat))) == 0.0
+    assert excess("loss_regained", read_signs(trial(flat), frequency_loss=9.0)) < -1.0
+    for known in (None, 9.0):  # three quarters of where it began
+        found = read_signs(trial(risen), frequency_loss=known)
+        assert excess("loss_regained", found) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("steps", "units"), [(100, 0.0), (200, 3.0)])
+def test_what_a_short_trial_has_not_learnt_yet_is_at_the_limit_at_most(steps, units):
+    found = read_signs(trial([8.0 - 0.001 * n for n in range(steps)]), frequency_loss=4.0)
+    assert excess("above_frequencies", found) == pytest.approx(units)
+
+
+def test_heads_and_classifiers_are_no_stack():
+    layers, heads = (nn.ModuleList([nn.Linear(2, 2) for _ in range(n)]) for n in (6, 2))
+    model = nn.ModuleDict({"layers": layers, "heads": heads})
+    assert len(layer_rows(model)) == 6
 
 
 @pytest.mark.parametrize(("share", "units"), [(1e-4, 0.0), (1e-5, 1.0), (1e-3, -1.0), (0.0, 3.0)])
