@@ -58,6 +58,15 @@ class FinishedCell:
         return [float("nan") if one is None else float(one) for one in (found[0] if found else ())]
 
 
+PAPER_SIZE = (
+    "model.d_model=512",
+    "model.ffn_dim=2048",
+    "model.num_heads=8",
+    "batching.max_tokens=4096",
+)
+"""Width, feed-forward and heads of the papers' base models, and a card's batch, for a whole grid."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment(ABC):
     """A paper's figure, asked again at a size that two cores run; its fields are the default grid."""

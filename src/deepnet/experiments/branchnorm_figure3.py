@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from matplotlib.figure import Figure
 
-from deepnet.experiments.base import Cell, Experiment, FinishedCell
+from deepnet.experiments.base import PAPER_SIZE, Cell, Experiment, FinishedCell
 from deepnet.experiments.comparison import Read, by_seed, ratios
 from deepnet.experiments.measures import Measure, gradient_norms, held_out_loss
 from deepnet.experiments.pictures import draw_lines, finish_axes
@@ -52,12 +52,7 @@ class Study(Experiment):
             layers=100,
             updates=tuple(range(1, 101)),
             sentences=64,
-            settings=(
-                "model.d_model=512",
-                "model.ffn_dim=2048",
-                "model.num_heads=8",
-                "batching.max_tokens=4096",
-            ),
+            settings=PAPER_SIZE,
         )
 
     def cells(self) -> list[Cell]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from matplotlib.figure import Figure
 
-from deepnet.experiments.base import Cell, Experiment, FinishedCell
+from deepnet.experiments.base import PAPER_SIZE, Cell, Experiment, FinishedCell
 from deepnet.experiments.comparison import Read, by_seed, over_seeds, ratios
 from deepnet.experiments.measures import Measure, gradient_norms, held_out_loss
 from deepnet.experiments.pictures import COLOURS, draw_lines, draw_spread, finish_axes
@@ -55,13 +55,7 @@ class Study(Experiment):
         return cls(
             updates=(100, 500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000),
             schedule=(),
-            settings=(
-                "model.d_model=512",
-                "model.ffn_dim=2048",
-                "model.num_heads=8",
-                "model.dropout=0.4",
-                "batching.max_tokens=4096",
-            ),
+            settings=(*PAPER_SIZE, "model.dropout=0.4"),
         )
 
     def cells(self) -> list[Cell]:

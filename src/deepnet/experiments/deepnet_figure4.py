@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from matplotlib.figure import Figure
 
-from deepnet.experiments.base import Cell, Experiment, FinishedCell
+from deepnet.experiments.base import PAPER_SIZE, Cell, Experiment, FinishedCell
 from deepnet.experiments.comparison import Read, by_seed, ratios
 from deepnet.experiments.measures import Measure, gradient_norms, norm_inputs, output_update
 from deepnet.experiments.pictures import draw_lines, finish_axes
@@ -63,13 +63,7 @@ class Study(Experiment):
         return cls(
             updates=(1, 2, 5, 10, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400),
             sentences=64,
-            settings=(
-                "model.d_model=512",
-                "model.ffn_dim=2048",
-                "model.num_heads=8",
-                "model.dropout=0.4",
-                "batching.max_tokens=4096",
-            ),
+            settings=(*PAPER_SIZE, "model.dropout=0.4"),
         )
 
     def cells(self) -> list[Cell]:
