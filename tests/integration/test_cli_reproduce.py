@@ -8,7 +8,7 @@ import pytest
 from deepnet.errors import ConfigError
 from deepnet.experiments import cells as cells_module
 from deepnet.experiments.catalogue import experiment_class, list_experiments
-from deepnet.experiments.deepnet_figure5 import Study
+from deepnet.experiments.figures.deepnet_figure5 import Study
 from deepnet.experiments.reproduce import reproduce, run_experiment
 from deepnet.record import read_jsonl
 
@@ -40,6 +40,11 @@ def test_the_list_has_claim_source_and_hours(cli):
         assert all(text in listed.out for text in (name, kind.claim, kind.source, kind.hours))
     rows = json.loads(cli("reproduce", "--list", "--json").out)
     assert [row["name"] for row in rows] == list_experiments()
+
+
+def test_the_list_of_a_name_has_that_one_alone(cli):
+    rows = json.loads(cli("reproduce", "deepnet-figure5", "--list", "--json").out)
+    assert [row["name"] for row in rows] == ["deepnet-figure5"]
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest(cli):

@@ -25,7 +25,7 @@ def reproduce(
         typer.Argument(metavar="NAME", help="Experiment of --list.", show_default=False),
     ] = None,
     list_all: Annotated[
-        bool, typer.Option("--list", help="List the experiments: claim, source, time.")
+        bool, typer.Option("--list", help="List the experiments, or NAME: claim, source, time.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -52,7 +52,7 @@ def reproduce(
     """
     output = Output(as_json=as_json)
     if list_all or name is None:
-        _list(output)
+        _list(output, only=name)
         return
     from deepnet.experiments.reproduce import reproduce as ask
 
@@ -69,10 +69,10 @@ def reproduce(
     output.result(_described(name, found), show=lambda: _show(output, found))
 
 
-def _list(output: Output) -> None:
-    from deepnet.experiments.catalogue import experiment_table
+def _list(output: Output, *, only: str | None) -> None:
+    from deepnet.experiments.catalogue import experiment_row, experiment_table
 
-    found = experiment_table()
+    found = [experiment_row(only)] if only else experiment_table()
     output.result(found, show=lambda: _show_list(output, found))
 
 

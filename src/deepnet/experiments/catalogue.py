@@ -4,20 +4,15 @@ import importlib
 import pkgutil
 from typing import Any
 
-import deepnet.experiments as package
 from deepnet.errors import ConfigError, suggest
+from deepnet.experiments import figures
 from deepnet.experiments.base import Experiment
-
-_NOT_EXPERIMENTS = (
-    *("base", "catalogue", "cells", "comparison", "measures"),
-    *("pictures", "reproduce", "tables", "verdicts", "watching"),
-)
 
 
 def list_experiments() -> list[str]:
     """Return the names of the experiments, in alphabetical order."""
-    found = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(name.replace("_", "-") for name in found if name not in _NOT_EXPERIMENTS)
+    found = (module.name for module in pkgutil.iter_modules(figures.__path__))
+    return sorted(name.replace("_", "-") for name in found)
 
 
 def experiment_class(name: str) -> type[Experiment]:
@@ -26,7 +21,7 @@ def experiment_class(name: str) -> type[Experiment]:
     if name not in known:
         hint = suggest(name, known) or f"; there are {', '.join(known)}"
         raise ConfigError(f"there is no experiment '{name}'{hint}")
-    module = importlib.import_module(f"{package.__name__}.{name.replace('-', '_')}")
+    module = importlib.import_module(f"{figures.__name__}.{name.replace('-', '_')}")
     kind: type[Experiment] = module.Study
     return kind
 

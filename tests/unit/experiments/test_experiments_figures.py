@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from made_cells import made_cells
 
-from deepnet.experiments.branchnorm_figure3 import Study as VeryStart
 from deepnet.experiments.catalogue import experiment_class, experiment_table, list_experiments
 from deepnet.experiments.cells import cost
-from deepnet.experiments.deepnet_figure3 import Study as PostLnInit
-from deepnet.experiments.deepnet_figure4 import AIDED, BARE
-from deepnet.experiments.deepnet_figure4 import Study as Warmup
-from deepnet.experiments.deepnet_figure5 import Study as ModelUpdate
+from deepnet.experiments.figures.branchnorm_figure3 import Study as VeryStart
+from deepnet.experiments.figures.deepnet_figure3 import Study as PostLnInit
+from deepnet.experiments.figures.deepnet_figure4 import AIDED, BARE
+from deepnet.experiments.figures.deepnet_figure4 import Study as Warmup
+from deepnet.experiments.figures.deepnet_figure5 import Study as ModelUpdate
 from deepnet.experiments.pictures import save_picture
 from deepnet.experiments.reproduce import page
 
