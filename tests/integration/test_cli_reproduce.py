@@ -101,7 +101,15 @@ GRIDS = {
     "deepnet-figure3": {"depths": (1, 2), "trained": 2, "updates": (2, 3)},
     "deepnet-figure4": {"layers": 1, "updates": (1, 3), "early": 1},
     "deepnet-figure5": {"depths": (1, 2), "updates": (1, 3)},
+    "deepnet-figure6": {"depths": (1, 2), "updates": (1, 2)},
+    "deepnet-figure7": {"depths": (1,), "updates": (1, 2)},
+    "branchnorm-figure1": {"depths": (1, 2), "updates": (1, 2)},
     "branchnorm-figure3": {"layers": 1, "updates": (1, 2)},
+    "branchnorm-figure4": {"depths": (1,), "updates": (1, 2)},
+    "branchnorm-figure6": {"depths": (1,), "updates": (1, 2)},
+    "branchnorm-figure7": {"depths": (1,), "updates": (1, 2)},
+    "branchnorm-figure8": {"depths": (2,), "updates": (1, 2)},
+    "branchnorm-figure9": {"depths": (1,), "updates": (1, 2)},
 }
 
 

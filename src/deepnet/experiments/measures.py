@@ -4,7 +4,8 @@ A measure is made of a model with its first weights; it is then asked as often a
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +14,12 @@ from torch import Tensor
 
 from deepnet.data.loader import Batch
 from deepnet.probes.gradient_norm import GradientNorm
+from deepnet.probes.listening import ForwardProbe
 from deepnet.probes.model_update import ModelUpdate, evaluating
 from deepnet.probes.norm_input import NormInput
 from deepnet.probes.place import by_layer, rounded
+from deepnet.probes.similarity import Similarity
+from deepnet.probes.sparsity import Sparsity
 from deepnet.training.loss import token_loss
 from deepnet.transformer.models import Transformer
 
@@ -84,6 +88,39 @@ def norm_inputs(model: Transformer, batch: Batch) -> Callable[[], Readings]:
         with evaluating(model), NormInput(model) as probe:
             model(batch.source, batch.source_keep, batch.target_in)
         return {"norm_input": by_layer(probe.readings(), num_layers=num_layers)}
+
+    return read
+
+
+def layer_similarity(model: Transformer, batch: Batch) -> Callable[[], Readings]:
+    """Read how alike the last stack's layers are: the mean over them of the cosine of adjacent outputs ("similarity").
+
+    Source: Liu et al., BranchNorm, arXiv 2305.02790, the analysis of redundant parameters.
+    """
+    last = model.stacks()[-1].name
+    return _mean_of(Similarity, model, batch, name="similarity", stacks=[last])
+
+
+def active_share(model: Transformer, batch: Batch) -> Callable[[], Readings]:
+    """Read the share of activations that are not zero, the mean over all feed-forwards ("active").
+
+    Source: Liu et al., BranchNorm, arXiv 2305.02790, the analysis of redundant parameters.
+    """
+    stacks = [stack.name for stack in model.stacks()]
+    return _mean_of(Sparsity, model, batch, name="active", stacks=stacks)
+
+
+def _mean_of(
+    probe: type[ForwardProbe], model: Transformer, batch: Batch, *, name: str, stacks: Sequence[str]
+) -> Callable[[], Readings]:
+    """Return what reads the mean of a probe's readings over the layers of some stacks."""
+
+    @torch.no_grad()
+    def read() -> Readings:
+        with evaluating(model), probe(model) as found:
+            model(batch.source, batch.source_keep, batch.target_in)
+        of_stacks = [value for place, value in found.readings().items() if place.stack in stacks]
+        return {name: _finite(statistics.fmean(of_stacks))}
 
     return read
 

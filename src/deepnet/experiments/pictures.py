@@ -13,7 +13,10 @@ from deepnet.experiments.base import FinishedCell
 from deepnet.experiments.comparison import Read, over_seeds
 from deepnet.record import atomic_write
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart without colour vision
+COLOURS = (  # told apart without colour vision
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+    *("#E69F00", "#56B4E9", "#000000"),
+)
 
 
 def save_picture(figure: Figure, path: Path) -> None:

@@ -6,8 +6,10 @@ import torch.nn.functional as F
 
 from deepnet.data.loader import Batch
 from deepnet.experiments.measures import (
+    active_share,
     gradient_norms,
     held_out_loss,
+    layer_similarity,
     norm_inputs,
     output_update,
 )
@@ -102,3 +104,35 @@ def test_inputs_of_norms_are_read_by_site_for_every_layer(model, batch):
     hook.remove()
     rms = seen[0].square().mean().sqrt().item()
     assert found["decoder.ffn"][-1] == pytest.approx(rms, rel=1e-4)
+
+
+def test_layers_are_compared_by_the_cosine_of_their_outputs(model, batch):
+    outputs = []
+    hooks = [
+        layer.register_forward_hook(lambda m, a, output: outputs.append(output))
+        for layer in model.decoder.layers
+    ]
+    with torch.no_grad():
+        model.eval()(batch.source, batch.source_keep, batch.target_in)
+    for hook in hooks:
+        hook.remove()
+    first, second = (output if torch.is_tensor(output) else output[0] for output in outputs)
+    products = (first * second).sum(-1) / (first.norm(dim=-1) * second.norm(dim=-1))
+    found = layer_similarity(model.train(), batch)()
+    assert found == {"similarity": pytest.approx(products.mean().item(), rel=1e-4)}
+    assert model.training
+
+
+def test_active_is_what_relu_lets_through(model, batch):
+    shares = []
+    firsts = [m for name, m in model.named_modules() if name.endswith("fc1")]
+    hooks = [
+        m.register_forward_hook(lambda m, a, y: shares.append((y > 0).double().mean().item()))
+        for m in firsts
+    ]
+    with torch.no_grad():
+        model.eval()(batch.source, batch.source_keep, batch.target_in)
+    for hook in hooks:
+        hook.remove()
+    assert len(shares) == 4  # two layers a side
+    assert active_share(model, batch)() == {"active": pytest.approx(sum(shares) / 4, rel=1e-6)}
