@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 
 import pytest
 
@@ -282,3 +283,53 @@ def test_the_report_of_a_run_gives_the_mean_over_directions(many, cli, tmp_path)
     scores = json.loads((run / "outputs" / "test.scores.json").read_text())
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"BLEU {scores['averages']['all']['bleu']:.1f}" in page
+
+
+def test_an_average_of_checkpoints_knows_the_languages_too(many, cli, tmp_path):
+    run = many("both")
+    assert cli("average", run, "--last", 1, "--out", tmp_path / "one").code == 0
+    lines = (run / "outputs" / "test.en-de.source.txt").read_bytes()
+    same = [cli("translate", path, "--to", "de", stdin=lines) for path in (run, tmp_path / "one")]
+    assert same[0].out == same[1].out != ""
+    assert (
+        load_bundle(tmp_path / "one").config.languages
+        == load_bundle(run / "bundle").config.languages
+    )
+    files = [run / "outputs" / f"test.en-de.{side}.txt" for side in ("source", "reference")]
+    command = ("score", tmp_path / "one", "--source", files[0], "--target", files[1])
+    scored = cli(*command, "--to", "de")
+    assert len(scored.out.splitlines()) == 3, scored.err
+    assert "say which" in cli(*command).err
+
+
+def test_many_directions_go_on_from_the_weights_of_many(many, cli, monkeypatch):
+    run = many("source")
+    monkeypatch.setenv("DEEPNET_DATA", str(run.parent / "corpora"))
+    command = ("train", run.parent / "source.toml", "--from", run, "--cache", run.parent / "cache")
+    result = cli(*command, "training.max_steps=2", "--out", run.parent / "tuned")
+    assert result.code == 0, result.err
+    tokenizers = [
+        (path / "data" / "tokenizer.model").read_bytes() for path in (run, run.parent / "tuned")
+    ]
+    assert tokenizers[0] == tokenizers[1]
+
+
+def test_a_bundle_whose_record_of_languages_is_broken_is_one_line(many, cli, tmp_path):
+    shutil.copytree(many("source") / "bundle", tmp_path / "odd")
+    (tmp_path / "odd" / "SHA256SUMS").unlink()
+    path = tmp_path / "odd" / "config.json"
+    config = json.loads(path.read_text())
+    config["languages"]["directions"] = [["de", "en", "fr"], 3]
+    path.write_text(json.dumps(config))
+    result = cli("translate", tmp_path / "odd", "--to", "en", stdin=b"ak\n")
+    assert result.code != 0
+    assert "languages.directions" in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_a_model_of_one_direction_refuses_a_language(cli, train, tmp_path):
+    assert train(tmp_path / "one", "training.max_steps=2").code == 0
+    result = cli("translate", tmp_path / "one", "--to", "en", stdin=b"der\n")
+    assert result.code == 2
+    assert "translates into en alone, so there is no choice of 'en'; leave out --to" in result.err
+    assert len(result.err.strip().splitlines()) == 1

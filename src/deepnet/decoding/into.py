@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepnet.bundle import Bundle
-from deepnet.data.directions import language_tag
+from deepnet.config import Section, build
+from deepnet.data.directions import TagPlacement, language_tag
 from deepnet.errors import CheckpointError, ConfigError, suggest
 
 
@@ -23,46 +24,63 @@ KNOWN = Into()
 """What a model is asked that knows one direction."""
 
 
+class ManyLanguages(Section):
+    """What the bundle of a model of many directions says of them."""
+
+    directions: tuple[tuple[str, str], ...]
+    """Source and target language of each that was trained."""
+    zero_shot: tuple[tuple[str, str], ...] = ()
+    """Of those that were tested besides."""
+    tag: TagPlacement
+    """Where the tag of the target language stands."""
+
+    @property
+    def targets(self) -> list[str]:
+        """The languages that it translates into, in alphabetical order."""
+        return sorted({target for _, target in self.directions})
+
+
 def into(bundles: Sequence[Bundle], to: str) -> Into:
     """Return what asks these models for the language `to`, "" for the only one they have.
 
     Raises ConfigError where a model of several languages is not told which, where one of one direction is, where `to`
-    is none of its languages, and where the models of an ensemble differ in this.
+    is none of its languages, and where the models of an ensemble differ in this; CheckpointError where a bundle's
+    record of its languages cannot be used.
     """
-    known = bundles[0].config.languages or {}
-    for bundle in bundles[1:]:
-        if _ways(bundle.config.languages or {}) != _ways(known):
+    first, *others = bundles
+    known = many_languages(first)
+    for bundle in others:
+        if _ways(many_languages(bundle)) != _ways(known):
             raise ConfigError(
-                f"{bundle.path} and {bundles[0].path} translate other languages, or place their tags elsewhere; an "
+                f"{bundle.path} and {first.path} translate other languages, or place their tags elsewhere; an "
                 "ensemble needs models of the same"
             )
-    if "directions" not in known:
-        _refuse_one_direction(bundles[0], known, to)
+    if known is None:
+        if to:
+            only = (first.config.languages or {}).get("target", "one language")
+            raise ConfigError(
+                f"{first.path} translates into {only} alone, so there is no choice of '{to}'; leave out --to"
+            )
         return KNOWN
-    targets = target_languages(known)
-    if to not in targets:
-        raise ConfigError(_which(bundles[0], targets, to))
-    return _asking(bundles[0], to, str(known.get("tag")))
+    if to not in known.targets:
+        raise ConfigError(_which(first, known.targets, to))
+    return _asking(first, to, known.tag)
 
 
-def target_languages(languages: dict[str, Any]) -> list[str]:
-    """Return the languages that a bundle of several translates into, in alphabetical order."""
-    return sorted({str(target) for _, target in languages["directions"]})
+def many_languages(bundle: Bundle) -> ManyLanguages | None:
+    """Return what a bundle says of its directions, None where it has one; raises CheckpointError as `into` does."""
+    said = bundle.config.languages or {}
+    if "directions" not in said:
+        return None
+    try:
+        return build(ManyLanguages, said, where="languages")
+    except ConfigError as error:
+        raise CheckpointError(f"{bundle.path}: {'; '.join(str(error).splitlines())}") from error
 
 
-def _ways(languages: dict[str, Any]) -> tuple[Any, ...]:
+def _ways(known: ManyLanguages | None) -> tuple[Any, ...]:
     """Return what the models of an ensemble must agree on."""
-    if "directions" not in languages:
-        return ()
-    return (languages.get("tag"), *target_languages(languages))
-
-
-def _refuse_one_direction(bundle: Bundle, known: dict[str, Any], to: str) -> None:
-    if to:
-        only = known.get("target", "one language")
-        raise ConfigError(
-            f"{bundle.path} translates into {only} alone, so there is no choice of '{to}'; leave out --to"
-        )
+    return () if known is None else (known.tag, *known.targets)
 
 
 def _which(bundle: Bundle, targets: Sequence[str], to: str) -> str:
@@ -72,13 +90,12 @@ def _which(bundle: Bundle, targets: Sequence[str], to: str) -> str:
     return f"{bundle.path} does not translate into '{to}'{hint}"
 
 
-def _asking(bundle: Bundle, to: str, placement: str) -> Into:
+def _asking(bundle: Bundle, to: str, placement: TagPlacement) -> Into:
     assert bundle.tokenizers is not None, "checked before"
     tag = bundle.tokenizers.source.find_piece(language_tag(to))
-    if tag is None or placement not in ("source", "target", "both"):
+    if tag is None:
         raise CheckpointError(
-            f"{bundle.path} is damaged: its tokenizer has no {language_tag(to)}, or its tag is placed at "
-            f"'{placement}'; copy it again"
+            f"{bundle.path}: its tokenizer has no {language_tag(to)}, though its languages have '{to}'; copy it again"
         )
     return Into(
         source=(tag,) if placement != "target" else (),

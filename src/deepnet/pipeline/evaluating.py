@@ -82,18 +82,26 @@ def evaluate(
             tokenization=bleu_tokenization,
             report=report,
         )[1]
-    translator = Translator.of(*bundles, to=to, autocast=autocast)
     sources, references = own.lines(part) if own else _read(*files or ("", ""))
     tokenization = bleu_tokenization or _tokenization(bundles[0], references, to, report)
     check_tokenization(tokenization)
     translations, scores = timed_scores(
-        translator, sources, references, config=config, tokenization=tokenization
+        Translator.of(*bundles, to=to, autocast=autocast),
+        sources,
+        references,
+        config=config,
+        tokenization=tokenization,
     )
-    if tokenized:
-        extra = tokenized_bleu(translations, references)
-        signatures = scores["signature"] | extra["signature"]
-        scores |= {"tokenized_bleu": extra["tokenized_bleu"], "signature": signatures}
-    return scores
+    return _with_tokenized(scores, translations, references) if tokenized else scores
+
+
+def _with_tokenized(
+    scores: dict[str, Any], translations: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
+    """Return the scores with tokenised BLEU and its signature."""
+    extra = tokenized_bleu(translations, references)
+    signatures = scores["signature"] | extra["signature"]
+    return {**scores, "tokenized_bleu": extra["tokenized_bleu"], "signature": signatures}
 
 
 def _one_text(models: Sequence[str | Path], trust_code: TrustCode) -> RunFolder | None:

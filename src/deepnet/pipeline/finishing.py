@@ -9,6 +9,7 @@ import torch
 from deepnet.bundle import load_bundle, load_model_tensors, save_bundle
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import Tokenizers
+from deepnet.decoding.into import ManyLanguages
 from deepnet.decoding.translate import Translator
 from deepnet.pipeline.direction_scores import score_directions
 from deepnet.pipeline.opening import bundle_precision
@@ -55,11 +56,12 @@ def bundle_languages(recipe: Recipe, data: PreparedData) -> dict[str, Any]:
     """Return what a bundle says of its languages: that of each side, or of many the directions and where tags stand."""
     if not data.directions:
         return dict(zip(recipe.data.sides, recipe.data.languages, strict=True))
-    return {
-        "directions": data.summary["directions"],
-        "zero_shot": data.summary["zero_shot"],
-        "tag": recipe.data.language_tag,
-    }
+    many = ManyLanguages(
+        directions=tuple((one.source, one.target) for one in data.directions),
+        zero_shot=tuple((one.source, one.target) for one in data.zero_shot),
+        tag=recipe.data.language_tag,
+    )
+    return many.model_dump(mode="json")
 
 
 def save_weights(

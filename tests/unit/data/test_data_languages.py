@@ -326,3 +326,11 @@ def test_an_epoch_of_any_size_is_a_few_numbers():
     assert source.tolist() == [4, 4, 6, 6, 6]
     assert target.tolist() == [5, 5, 3, 3, 3]
     assert rows.header.longest == 6
+
+
+def test_one_direction_is_prepared_under_the_name_it_had_before_there_were_many():
+    before = (
+        "corpus source_language target_language language valid_split test_split valid_pairs test_pairs "
+        "max_sentence_tokens"
+    )
+    assert set(DataConfig(corpus="toy").deciding()) == set(before.split())
