@@ -10,6 +10,7 @@ import pytest
 import deepnet
 from deepnet.bundle import load_bundle
 from deepnet.data.corpora import check_languages, find_corpus
+from deepnet.data.directions import trained_directions
 from deepnet.pipeline.recipe import Recipe, load_recipe
 from deepnet.pipeline.recipe_table import read_header
 from deepnet.pipeline.run import run_recipe
@@ -67,7 +68,10 @@ def test_a_recipe_names_languages_and_splits_its_corpus_has(path: Path) -> None:
     data = load_recipe(path).data
     if data.corpus:
         corpus = find_corpus(data.corpus)
-        check_languages(corpus, data.languages)
+        if data.pairs:
+            assert trained_directions(data.pairs, corpus)
+        else:
+            check_languages(corpus, data.languages)
         assert {data.valid_split, data.test_split} - {""} <= set(corpus.splits)
 
 
@@ -103,7 +107,7 @@ def test_a_recipe_trains(
     assert math.isfinite(records[-1]["validation_loss"])
     assert load_bundle(run.bundle).config.scheme["name"] == recipe.scheme["name"]
     assert run.scores is not None
-    assert run.scores["sentences"] == 10
+    assert run.scores["sentences"] == 10 * len(run.scores.get("directions", [1]))
 
 
 def _shrunk(path: Path, toy: Path) -> Recipe:

@@ -12,6 +12,7 @@ from deepnet.cli.options import (
     Json,
     Models,
     Precision,
+    To,
     TrustCode,
     cache_folder,
     examples,
@@ -55,6 +56,7 @@ def evaluate(
     reference: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The translations to compare with.")
     ] = None,
+    to: To = "",
     tokenized: Annotated[
         bool,
         typer.Option("--tokenized", help="Add tokenised BLEU, for text that is tokenised already."),
@@ -68,7 +70,8 @@ def evaluate(
 ) -> None:
     """Translate a test part and score it by BLEU and chrF; of a model of one text, give loss and perplexity.
 
-    The valid and test part are those that the run's folder keeps, wherever it is.
+    The valid and test part are those that the run's folder keeps, wherever it is. A run of many directions is scored in
+    each of them.
 
     The scores are sacreBLEU's, each with the signature that says how it was computed. BLEU splits text as it did in the
     run (validation.bleu_tokenization). Tokenised BLEU, the measure of
@@ -87,6 +90,7 @@ def evaluate(
         overrides=overrides,
         part=part,
         files=(source, reference) if source and reference else None,
+        to=to,
         tokenized=tokenized,
         bleu_tokenization=bleu_tokenization,
         device=device,

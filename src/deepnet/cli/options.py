@@ -37,6 +37,15 @@ TrustCode = Annotated[
         show_default=False,
     ),
 ]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="LANGUAGE",
+        help="Language to translate into, of a model of several.",
+        show_default=False,
+    ),
+]
 RecipePath = Annotated[
     Path,
     typer.Argument(

@@ -45,7 +45,10 @@ def show_run(output: Output, run: "FinishedRun") -> None:
     output.say(f"translations: {folder / 'outputs'}")
     output.say(f"everything:   {folder}")
     given = f"{folder}{_trust_needed(run)}"
-    output.say(f'\ntranslate:    echo "..." | deepnet translate {given}')
+    into = ""
+    if "directions" in run.scores:
+        into = f" --to {next(iter(run.scores['directions'].values()))['target']}"
+    output.say(f'\ntranslate:    echo "..." | deepnet translate {given}{into}')
     output.say(f"score again:  deepnet evaluate {given} decoding.beam_size=10")
 
 
@@ -59,9 +62,39 @@ def _trust_needed(run: "FinishedRun") -> str:
 
 
 def show_scores(output: Output, scores: dict[str, Any]) -> None:
-    """Show a table of scores with the signatures that say how they were computed."""
+    """Show a table of scores with the signatures that say how they were computed; of many directions one for each."""
+    if "directions" in scores:
+        _show_directions(output, scores)
+        return
     rows = [(name, scores[name], signature) for name, signature in scores["signature"].items()]
     output.table(["score", "", "signature"], rows)
+    output.say(f"{scores['sentences']:,} sentences translated in {scores['seconds']:.1f} s")
+
+
+def _show_directions(output: Output, scores: dict[str, Any]) -> None:
+    """Show the scores of every direction, then the averages."""
+    output.table(
+        ["direction", "BLEU", "chrF", "sentences", "", "BLEU's signature"],
+        [
+            (
+                name,
+                round(one["bleu"], 2),
+                round(one["chrf"], 2),
+                one["sentences"],
+                "" if one["trained"] else "zero-shot",
+                one["signature"]["bleu"],
+            )
+            for name, one in scores["directions"].items()
+        ],
+    )
+    output.say()
+    output.table(
+        ["average over", "BLEU", "chrF", "directions"],
+        [
+            (kind, round(mean["bleu"], 2), round(mean["chrf"], 2), mean["directions"])
+            for kind, mean in scores["averages"].items()
+        ],
+    )
     output.say(f"{scores['sentences']:,} sentences translated in {scores['seconds']:.1f} s")
 
 

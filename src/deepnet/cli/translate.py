@@ -12,6 +12,7 @@ from deepnet.cli.options import (
     Json,
     Models,
     Precision,
+    To,
     TrustCode,
     examples,
     split_overrides,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TRANSLATE_EXAMPLES = examples(
     "deepnet translate runs/mine < text.de > text.en",
+    "deepnet translate runs/many --to fr < text.de    # a model of several languages",
     "deepnet translate runs/a runs/b runs/c < text.de    # an ensemble",
     "deepnet translate runs/mine --beam-size 10 --n-best 3 decoding.length_penalty=0.6 < text.de",
     "deepnet translate runs/mine decoding.method=sampling decoding.top_k=10 < text.de",
@@ -37,6 +39,7 @@ SCORE_EXAMPLES = examples(
 
 def translate(
     models: Models,
+    to: To = "",
     beam_size: Annotated[
         int | None, typer.Option(metavar="N", help="Short for decoding.beam_size=N.")
     ] = None,
@@ -68,6 +71,7 @@ def translate(
     overrides += [f"decoding.{key}={value}" for key, value in short.items() if value is not None]
     translator, bundle = open_models(
         paths,
+        to=to,
         device=choose_device(device),
         precision=precision,
         trust_code=trust_code or (),
@@ -94,6 +98,7 @@ def score(
     models: Models,
     source: Annotated[Path, typer.Option(metavar="FILE", help="Source sentences, one per line.")],
     target: Annotated[Path, typer.Option(metavar="FILE", help="Their translations, line by line.")],
+    to: To = "",
     device: Device = "auto",
     precision: Precision = "auto",
     trust_code: TrustCode = None,
@@ -113,6 +118,7 @@ def score(
     paths, overrides = split_overrides(models)
     translator, bundle = open_models(
         paths,
+        to=to,
         device=choose_device(device),
         precision=precision,
         trust_code=trust_code or (),

@@ -20,10 +20,12 @@ from deepnet.config import Section
 from deepnet.data.keys import KEY_TYPE, Keys, row_keys, sentence_keys
 from deepnet.data.sorting import KeyIndex, is_known, read_records
 from deepnet.data.text import Block, Row, decode_block, joined_lines, line_blocks
+from deepnet.errors import DataError
 
 _RATIO_FROM_BYTES = 20
 _MOST_BYTES = 4
 """Of a character in UTF-8."""
+_TAG_START = "<2"
 _NO_KEYS = np.empty((0, 0), KEY_TYPE)
 
 
@@ -83,10 +85,14 @@ class Cleaning:
     """Of each side the index of the sentences in valid and test; none where they may stay."""
     splits: bool = False
     """Whether the keys of sentences are wanted, to split valid and test off."""
+    tags: tuple[str, ...] = ()
+    """What no sentence may have, as it means a language."""
 
     def __call__(self, block: Block) -> "CleanedBlock":
-        """Return the rows that are fit; raises DataError where a line is not UTF-8."""
+        """Return the rows that are fit; raises DataError where a line is not UTF-8 or has a tag."""
         read = tuple(list(map(str.strip, side)) for side in decode_block(block, self.paths))
+        for lines, path in zip(read, self.paths, strict=True):
+            refuse_tags(lines, self.tags, path=path, first=block.first)
         counts = CleaningCounts(read=block.rows)
         fit = is_fit(read, self.config, counts=counts)
         sides = _chosen(read, fit)
@@ -155,6 +161,26 @@ def drop_empty(rows: Iterable[Row], *, counts: CleaningCounts) -> Iterator[Row]:
             yield stripped
         else:
             counts.dropped["empty"] += 1
+
+
+def without_tags(rows: Iterable[Row], paths: Sequence[Path], tags: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of some files; raises DataError where a sentence has one of the tags."""
+    for number, row in enumerate(rows):
+        for sentence, path in zip(row, paths, strict=True):
+            refuse_tags([sentence], tags, path=path, first=number)
+        yield row
+
+
+def refuse_tags(lines: Sequence[str], tags: Sequence[str], *, path: Path, first: int) -> None:
+    """Raise DataError, with the line, where one of the tags occurs; `first` lines of the file come before these."""
+    if not tags or not any(_TAG_START in line for line in lines):
+        return
+    for number, line in enumerate(lines, first + 1):
+        if tag := next((tag for tag in tags if tag in line), ""):
+            raise DataError(
+                f"{path}, line {number:,}: '{tag}' is the tag that asks for a translation into that language, and no "
+                "text may have it; take it out"
+            )
 
 
 def _is_plainly_fit(sides: Sequence[Sequence[str]], config: CleaningConfig) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,29 @@ Offsets = NDArray[np.int64]
 Indices = NDArray[np.int64]
 
 
+class Rows(Protocol):
+    """What training needs of a text: rows of one or two sentences as ids, in one direction or many."""
+
+    @property
+    def header(self) -> Header:
+        """What is in it: its sides, the longest sentence."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def lengths(self, start: int = 0, stop: int | None = None) -> tuple[Indices, ...]:
+        """Return the lengths of each side, eos included, of rows `start` to `stop`."""
+
+    def padded(self, rows: Indices) -> list[tuple[Indices, NDArray[np.bool_]]]:
+        """Return each side of some rows [B, longest], padding behind each sentence, and True where there is none."""
+
+    def starts(self, rows: Indices) -> Indices:
+        """Return [B] the ids from which the prediction of the last side starts."""
+
+    def of_epoch(self, *, seed: int, epoch: int) -> "Rows":
+        """Return the rows that an epoch has."""
+
+
 class TextDataset:
     """Rows of sentences as ids, one per side; each sentence ends in eos.
 
@@ -40,7 +63,7 @@ class TextDataset:
         given) made with others; reading rows raises it for a damaged file of theirs.
         """
         self.folder = Path(folder)
-        self.header = read_header(self.folder)
+        self.header: Header = read_header(self.folder)
         if tokenizers is not None:
             _check_fingerprints(self.folder, self.header, tokenizers)
         _check_sizes(self.folder, self.header)
@@ -82,6 +105,14 @@ class TextDataset:
                 ids[chosen] = self._ids_of(shard)[places[chosen]]
             sides.append((ids, real))
         return sides
+
+    def starts(self, rows: Indices) -> Indices:
+        """Return [B] padding, from which every translation starts."""
+        return np.full(len(rows), self.header.sides[-1].pad)
+
+    def of_epoch(self, *, seed: int, epoch: int) -> "TextDataset":
+        """Return the text itself: every epoch has all rows once."""
+        return self
 
     def lengths(self, start: int = 0, stop: int | None = None) -> tuple[NDArray[np.int64], ...]:
         """Return the lengths of each side, eos included, of rows `start` to `stop`; loads no ids."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from deepnet.data.batching import BatchConfig, count_updates, group_by_length, plan_updates
-from deepnet.data.dataset import TextDataset
+from deepnet.data.dataset import Rows
 from deepnet.data.objectives import Batch as Batch
 from deepnet.data.objectives import Objective
 from deepnet.errors import ConfigError
@@ -30,7 +30,7 @@ class UpdateLoader:
 
     def __init__(
         self,
-        dataset: TextDataset,
+        dataset: Rows,
         config: BatchConfig,
         *,
         objective: Objective,
@@ -54,7 +54,8 @@ class UpdateLoader:
 
     def updates(self, epoch: int, start: int = 0) -> Iterator[Update]:
         """Yield the updates of an epoch from the `start`-th on; those before are planned but not built."""
-        plan = plan_updates(self.dataset, self.config, seed=self.seed, epoch=epoch)
+        rows = self.dataset.of_epoch(seed=self.seed, epoch=epoch)
+        plan = plan_updates(rows, self.config, seed=self.seed, epoch=epoch)
         for micro_batches in islice(plan, start, None):
             if len(micro_batches) < self.world_size:
                 raise ConfigError(
@@ -64,19 +65,18 @@ class UpdateLoader:
             mine = micro_batches[self.rank :: self.world_size]
             yield Update(
                 batches=tuple(
-                    self.objective.batch(self.dataset, batch.rows, epoch=epoch) for batch in mine
+                    self.objective.batch(rows, batch.rows, epoch=epoch) for batch in mine
                 ),
                 num_tokens=sum(self.objective.num_tokens(batch.lengths) for batch in micro_batches),
             )
 
     def updates_per_epoch(self, epoch: int) -> int:
         """Return the number of updates of an epoch; an estimate beyond 100 million rows."""
-        return count_updates(self.dataset, self.config, seed=self.seed, epoch=epoch)
+        rows = self.dataset.of_epoch(seed=self.seed, epoch=epoch)
+        return count_updates(rows, self.config, seed=self.seed, epoch=epoch)
 
 
-def validation_batches(
-    dataset: TextDataset, *, objective: Objective, max_tokens: int
-) -> list[Batch]:
+def validation_batches(dataset: Rows, *, objective: Objective, max_tokens: int) -> list[Batch]:
     """Return the whole dataset, shortest sentences first, in batches of at most `max_tokens`; always the same."""
     groups = group_by_length(*dataset.lengths(), max_tokens=max_tokens)
     return [objective.batch(dataset, group, epoch=0) for group in groups]

@@ -1,4 +1,4 @@
-"""Temperature sampling over language pairs: how often each is seen, and which of its pairs an epoch draws."""
+"""Temperature sampling over language pairs: how often each is seen, and where in it an epoch begins."""
 
 from collections.abc import Sequence
 
@@ -32,10 +32,10 @@ def epoch_counts(sizes: Sequence[int], *, temperature: float, total: int) -> lis
     return [int(count) for count in counts]
 
 
-def draw(size: int, count: int, *, seed: int, epoch: int, corpus: int) -> NDArray[np.int64]:
-    """Return the `count` indices that an epoch draws from a corpus of `size` pairs.
+def epoch_start(size: int, count: int, *, seed: int, epoch: int, corpus: int) -> int:
+    """Return the row of a corpus of `size` pairs from which an epoch takes `count`, going round it.
 
-    Every pair is drawn count // size times, and a random choice of them once more.
+    It is where the epoch before stopped, and in the first a random one: all pairs are seen equally often, or once more.
     """
-    rest = np.random.default_rng([seed, epoch, corpus]).permutation(size)[: count % size]
-    return np.concatenate([np.tile(np.arange(size), count // size), np.sort(rest)])
+    first = int(np.random.default_rng([seed, corpus]).integers(size))
+    return (first + epoch * count) % size

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepnet.data.batching import Indices
-from deepnet.data.dataset import TextDataset
+from deepnet.data.dataset import Rows
 from deepnet.data.tokenizer import EOS, UNK
 
 MASKED_SHARE = 0.15
@@ -33,7 +33,7 @@ class Batch:
     source_keep: Tensor | None
     """[B, S] bool, True = may be attended; None when nothing is padding, or all of it lies in the future."""
     target_in: Tensor | None
-    """[B, T] int64, starts with pad, then the target without its last id; None where the model reads one text."""
+    """[B, T] int64, pad or a tag, then the target without its last id; None where the model reads one text."""
     target_out: Tensor
     """[B, T] int64, what is to be predicted; pad where nothing is."""
     num_tokens: int
@@ -72,7 +72,7 @@ class Objective(Protocol):
     def num_tokens(self, lengths: Indices) -> int:
         """Return the number of tokens to predict in rows whose last side has these lengths, eos included."""
 
-    def batch(self, dataset: TextDataset, rows: Indices, *, epoch: int) -> Batch:
+    def batch(self, dataset: Rows, rows: Indices, *, epoch: int) -> Batch:
         """Return the tensors of the given rows as they are seen in an epoch."""
 
 
@@ -80,20 +80,21 @@ class Objective(Protocol):
 class Translation:
     """Predict each token of the target, eos too, from the source and the target so far, which starts from padding.
 
-    A model may read eos in its place (`TransformerConfig.decoder_start`).
+    Where there are many languages it may start from the tag of the target's. A model may read eos in place of padding
+    (`TransformerConfig.decoder_start`).
     """
 
     def num_tokens(self, lengths: Indices) -> int:
         """Return the target's tokens."""
         return int(lengths.sum())
 
-    def batch(self, dataset: TextDataset, rows: Indices, *, epoch: int) -> Batch:
+    def batch(self, dataset: Rows, rows: Indices, *, epoch: int) -> Batch:
         """Return sources, and targets with themselves one place later; every epoch sees the same."""
         (source, keep), (target, real) = dataset.padded(rows)
         return Batch(
             source=torch.from_numpy(source),
             source_keep=None if keep.all() else torch.from_numpy(keep),
-            target_in=torch.from_numpy(_shifted(target, dataset.header.sides[1].pad)),
+            target_in=torch.from_numpy(_shifted(target, dataset.starts(rows)[:, None])),
             target_out=torch.from_numpy(target),
             num_tokens=int(real.sum()),
             num_source_tokens=int(keep.sum()),
@@ -112,7 +113,7 @@ class NextToken:
         """Return the line's tokens."""
         return int(lengths.sum())
 
-    def batch(self, dataset: TextDataset, rows: Indices, *, epoch: int) -> Batch:
+    def batch(self, dataset: Rows, rows: Indices, *, epoch: int) -> Batch:
         """Return lines, and themselves one place later; every epoch sees the same."""
         ((line, real),) = dataset.padded(rows)
         return Batch(
@@ -142,7 +143,7 @@ class MaskedTokens:
         """Return the number of tokens that are chosen."""
         return int(_num_chosen(lengths).sum())
 
-    def batch(self, dataset: TextDataset, rows: Indices, *, epoch: int) -> Batch:
+    def batch(self, dataset: Rows, rows: Indices, *, epoch: int) -> Batch:
         """Return lines with tokens masked, and those tokens."""
         ((line, keep),) = dataset.padded(rows)
         chosen = self._choose(keep, rows, epoch)
@@ -169,7 +170,7 @@ class MaskedTokens:
         return np.asarray(places < _num_chosen(lengths)[:, None])
 
     def _random_tokens(
-        self, dataset: TextDataset, shape: tuple[int, ...], rows: Indices, epoch: int
+        self, dataset: Rows, shape: tuple[int, ...], rows: Indices, epoch: int
     ) -> Indices:
         """Return [B, S] ids, each equally likely: any but eos, unk, the mask and padding."""
         first, last = (
@@ -208,6 +209,7 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _shifted(target: Indices, first: int) -> Indices:
-    """Return `target` [B, T] one place later, `first` before it and without its last place."""
-    return np.concatenate([np.full((len(target), 1), first), target[:, :-1]], axis=1)
+def _shifted(target: Indices, first: Indices | int) -> Indices:
+    """Return `target` [B, T] one place later, `first` ([B, 1], or one for all) before it, without its last place."""
+    before = np.broadcast_to(first, (len(target), 1))
+    return np.concatenate([before, target[:, :-1]], axis=1)

@@ -5,6 +5,8 @@ valid and test as text (`valid.de`, ...), and `preparation.json`, which says wha
 name contains a hash of the input files, the configuration and the format version, so that the same input is never
 prepared twice.
 
+One of many directions has such a folder for each pair of languages (many_steps.py), and the tokenizer once.
+
 Its files alone, without the folders of ids, are a preparation too, whose held-out parts can be had: that much a run
 keeps.
 """
@@ -12,8 +14,9 @@ keeps.
 import hashlib
 import json
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,10 +27,13 @@ from deepnet.atomic import remove_abandoned
 from deepnet.data.binarize import FORMAT_VERSION as SHARD_VERSION
 from deepnet.data.binarize import binarize
 from deepnet.data.cleaning import CleaningConfig
-from deepnet.data.dataset import TextDataset
+from deepnet.data.dataset import Rows, TextDataset
+from deepnet.data.directions import Direction, Pair, language_tag
 from deepnet.data.download import Report as Report
 from deepnet.data.fingerprint import file_hashes
-from deepnet.data.sources import FILE_FIELDS, DataConfig, Sources, find_sources
+from deepnet.data.many_steps import pair_folder, run_many_steps
+from deepnet.data.mixture import DirectedText, MixedText
+from deepnet.data.sources import DataConfig, find_sources
 from deepnet.data.steps import FORMAT_VERSION, PARTS, SUMMARY_FILE, Job, run_steps, text_files
 from deepnet.data.text import read_lines, read_rows
 from deepnet.data.tokenizer import MODEL_FIELDS, TokenizerConfig, Tokenizers
@@ -56,8 +62,61 @@ class PreparedData:
         """What it is called in a cache; the same contents under the same settings end in the same key."""
         return str(self.summary.get("prepared", self.folder.name))
 
-    def dataset(self, part: str) -> TextDataset:
-        """Return the rows of "train", "valid" or "test" as ids; of held-out text that is kept alone they are made."""
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The directions that it was prepared to train on, where there are many; none where there is one."""
+        return tuple(Direction(*one) for one in self.summary.get("directions", ()))
+
+    @property
+    def zero_shot(self) -> tuple[Direction, ...]:
+        """The directions to test on besides."""
+        return tuple(Direction(*one) for one in self.summary.get("zero_shot", ()))
+
+    def of_pair(self, pair: Pair) -> "PreparedData":
+        """Return one of many pairs as the preparation of one direction, from the first language into the second."""
+        config = DataConfig(**self.summary["data"]).of_pair(pair)
+        summary = {**self.summary, "languages": list(pair), "data": config.model_dump()}
+        del summary["directions"], summary["zero_shot"]
+        return replace(self, folder=pair_folder(self.folder, pair), summary=summary)
+
+    def kept_files(self) -> list[Path]:
+        """Return the files that are a preparation without its ids, relative to its folder."""
+        found = [*self.folder.glob("*"), *self.folder.glob("pairs/*/*")]
+        return sorted(path.relative_to(self.folder) for path in found if path.is_file())
+
+    def dataset(self, part: str) -> Rows:
+        """Return the rows of "train", "valid" or "test" as ids; of held-out text that is kept alone they are made.
+
+        Of many directions all rows of all that are trained, one direction after the other.
+        """
+        return self._mixed(part) if self.directions else self._of_one(part)
+
+    def _mixed(self, part: str) -> MixedText:
+        config = DataConfig(**self.summary["data"])
+        pairs = sorted({direction.pair for direction in self.directions})
+        texts = {pair: self.of_pair(pair)._of_one(part) for pair in pairs}
+        return MixedText.of(
+            [
+                DirectedText(
+                    direction=direction,
+                    pair=texts[direction.pair],
+                    tag=self._tag(direction.target),
+                    tags_source=config.tags_source,
+                    tags_decoder=config.tags_decoder,
+                )
+                for direction in self.directions
+            ]
+        )
+
+    def _tag(self, language: str) -> int:
+        tag = self.tokenizers.source.find_piece(language_tag(language))
+        if tag is None:
+            raise DataError(
+                f"the tokenizer of {self.folder} has no piece {language_tag(language)}; prepare the data again"
+            )
+        return tag
+
+    def _of_one(self, part: str) -> TextDataset:
         if part == "train" or (self.folder / part).exists():
             return TextDataset(self.folder / part, tokenizers=self.tokenizers)
         temporary = TemporaryDirectory(prefix="deepnet-")
@@ -74,9 +133,20 @@ class PreparedData:
         return made
 
     def lines(self, part: str) -> tuple[list[str], ...]:
-        """Return each side's sentences of "valid" or "test" as text: sources to translate, targets to score against."""
+        """Return each side's sentences of "valid" or "test" as text: sources to translate, targets to score against.
+
+        Of many directions those of all that are trained, one direction after the other.
+        """
+        if self.directions:
+            texts = [self.lines_of(direction, part) for direction in self.directions]
+            return tuple([*chain.from_iterable(side)] for side in zip(*texts, strict=True))
         files = text_files(self.folder, part, self.summary["languages"])
         return tuple(list(read_lines(file)) for file in files)
+
+    def lines_of(self, direction: Direction, part: str) -> tuple[list[str], list[str]]:
+        """Return the sources and references of "valid" or "test" in one of many directions, trained or not."""
+        first, second = self.of_pair(direction.pair).lines(part)
+        return (first, second) if direction.source < direction.target else (second, first)
 
 
 def prepare(
@@ -99,7 +169,8 @@ def prepare(
     cache = Path(cache_dir)
     remove_abandoned(cache)
     sources = find_sources(config, downloads=cache / "corpora", report=report)
-    inputs = fingerprint_files(_files(config.sides, sources, tokenizer), cache_dir=cache)
+    files = {**sources.inputs(config.sides), **_models(tokenizer)}
+    inputs = fingerprint_files(files, cache_dir=cache)
     key = _key(config, cleaning, tokenizer, inputs)
     if repeats:
         check_contents(inputs, repeats.summary["inputs"])
@@ -138,7 +209,8 @@ def _make(job: Job, inputs: Inputs) -> None:
     job.report(f"preparing data in {job.folder}")
     try:
         with atomic_folder(job.folder) as new:
-            run_steps(replace(job, folder=new), inputs)
+            steps = run_many_steps if job.config.pairs else run_steps
+            steps(replace(job, folder=new), inputs)
     except OSError as error:
         if not (job.folder / SUMMARY_FILE).exists():
             raise DataError(
@@ -156,13 +228,10 @@ def open_prepared(folder: str | Path, *, cached: bool = True) -> PreparedData:
     return PreparedData(folder, Tokenizers.load(folder), summary, cached)
 
 
-def _files(sides: Sequence[str], sources: Sources, tokenizer: TokenizerConfig) -> dict[str, Path]:
-    """Return every input file by what it is for."""
-    paths: dict[str, Path] = {}
-    for part, files in sources.parts.items():
-        paths |= {f"{part}_{side}": file for side, file in zip(sides, files, strict=True)}
+def _models(tokenizer: TokenizerConfig) -> dict[str, Path]:
+    """Return the tokenizers that are given, by their key."""
     models = tokenizer.model_dump(include=set(MODEL_FIELDS))
-    return paths | {name: Path(path) for name, path in models.items() if path}
+    return {name: Path(path) for name, path in models.items() if path}
 
 
 def fingerprint_files(files: Mapping[str, Path], *, cache_dir: str | Path) -> Inputs:
@@ -204,7 +273,7 @@ def _key(
     """Return a hash of all that decides the result; of the files their content, not their paths."""
     decides = {
         "versions": [FORMAT_VERSION, SHARD_VERSION, sentencepiece.__version__],
-        "data": config.model_dump(exclude=set(FILE_FIELDS)),
+        "data": config.deciding(),
         "cleaning": cleaning.model_dump(),
         "tokenizer": tokenizer.model_dump(exclude=set(MODEL_FIELDS)),
         "inputs": {role: file["sha256"] for role, file in inputs.items()},

@@ -18,6 +18,7 @@ from deepnet.data.cleaning import (
     CleaningCounts,
     drop_empty,
     index_sentences,
+    without_tags,
 )
 from deepnet.data.sources import DataConfig, Sources
 from deepnet.data.text import Row, read_rows, write_rows
@@ -43,6 +44,8 @@ class Job:
     folder: Path
     report: Callable[[str], None]
     processes: int
+    tags: tuple[str, ...] = ()
+    """The tags of many languages, which no sentence may have."""
 
     def text(self, part: str) -> list[Path]:
         """Return where the sentences of a held-out part are kept as text, one file per side."""
@@ -62,24 +65,25 @@ def run_steps(job: Job, inputs: Mapping[str, Mapping[str, str]]) -> None:
     """Fill `job.folder`: held-out text, tokenizer, shards, summary; raises DataError as the steps do."""
     start = time.monotonic()
     job.work.mkdir()
-    counts = {part: _keep_held_out(job, part) for part in PARTS[1:] if part in job.sources.parts}
+    counts = {part: keep_held_out(job, part) for part in PARTS[1:] if part in job.sources.parts}
     missing = [part for part in PARTS[1:] if part not in counts]
     counts["train"], tokenizers, header = _prepare_train(job, list(counts), missing)
     headers = {"train": header}
-    headers |= {part: _binarize(job, part, tokenizers) for part in PARTS[1:]}
+    headers |= {part: binarize_part(job, part, tokenizers) for part in PARTS[1:]}
     shutil.rmtree(job.work)
     done = {
         "counts": {part: count.to_dict() for part, count in counts.items()},
         "split_off": missing,
         "vocab_size": [tokenizers.source.vocab_size, tokenizers.target.vocab_size],
-        "parts": {part: _sizes(job, header) for part, header in headers.items()},
+        "parts": {part: part_sizes(job, header) for part, header in headers.items()},
         "seconds": round(time.monotonic() - start, 1),
     }
-    write_json(job.folder / SUMMARY_FILE, _settings(job) | {"inputs": inputs} | done)
+    write_json(job.folder / SUMMARY_FILE, settings(job) | {"inputs": inputs} | done)
     job.report(f"prepared in {done['seconds']} s")
 
 
-def _settings(job: Job) -> dict[str, object]:
+def settings(job: Job) -> dict[str, object]:
+    """Return what the summary of a preparation says of what it was made of, and how."""
     return {
         "format_version": FORMAT_VERSION,
         "corpus": job.sources.name,
@@ -91,11 +95,15 @@ def _settings(job: Job) -> dict[str, object]:
     }
 
 
-def _keep_held_out(job: Job, part: str) -> CleaningCounts:
-    """Copy a given valid or test part as text; only rows without a sentence on one side are left out."""
+def keep_held_out(job: Job, part: str) -> CleaningCounts:
+    """Copy a given valid or test part as text; only rows without a sentence on one side are left out.
+
+    Raises DataError where no row is left.
+    """
     given = job.sources.parts[part]
     counts = CleaningCounts()
-    write_rows(drop_empty(read_rows(given), counts=counts), job.text(part))
+    rows = without_tags(read_rows(given), given, job.tags)
+    write_rows(drop_empty(rows, counts=counts), job.text(part))
     job.report(f"{part}: {_describe(job, counts)}")
     if not counts.kept:
         raise DataError(f"{_names(given)}: there is no line with a sentence on every side")
@@ -107,22 +115,24 @@ def _prepare_train(
 ) -> tuple[CleaningCounts, Tokenizers, Header]:
     """Make the training part and tokenizers; its files are closed afterwards, so that they can be removed anywhere."""
     with Workers(job.processes) as workers:
-        train = _clean_train(job, given, workers)
+        index = _index_held_out(job, given) if job.cleaning.drop_held_out else ()
+        train = clean_train(job, workers, held_out=index, splits=bool(missing))
         num_train = _split_off(job, train, missing)
         tokenizers = _make_tokenizers(job, train, num_train)
-        header = _binarize_train(job, train, missing, tokenizers, workers)
+        header = binarize_train(job, train, missing, tokenizers, workers)
         return train.counts, tokenizers, header
 
 
-def _clean_train(job: Job, held_out: list[str], workers: Workers) -> TrainText:
+def clean_train(
+    job: Job, workers: Workers, *, held_out: tuple[Path, ...], splits: bool
+) -> TrainText:
+    """Write what is fit of the training part into the job's work folder; raises DataError where nothing is.
+
+    `held_out` are the indexes of each side's held-out sentences, none where they may stay; `splits` as in `Cleaning`.
+    """
     given = job.sources.parts["train"]
     train = TrainText(job.work, job.config.sides)
-    cleaning = Cleaning(
-        job.cleaning,
-        given,
-        held_out=_index_held_out(job, held_out) if job.cleaning.drop_held_out else (),
-        splits=len(held_out) < len(PARTS[1:]),
-    )
+    cleaning = Cleaning(job.cleaning, given, held_out=held_out, splits=splits, tags=job.tags)
     train.clean(cleaning, workers)
     counts = train.counts
     job.report(f"train: {_describe(job, counts)}")
@@ -167,10 +177,13 @@ def _make_tokenizers(job: Job, train: TrainText, num_train: int) -> Tokenizers:
     return tokenizers
 
 
-def _binarize_train(
+def binarize_train(
     job: Job, train: TrainText, split_off: Sequence[str], tokenizers: Tokenizers, workers: Workers
 ) -> Header:
-    """Make ids of the rows to train on, and keep as text those of the parts that were split off."""
+    """Make ids of the rows to train on, and keep as text those of the parts that were split off.
+
+    Raises DataError where every row is too long.
+    """
     rows = train.encode(
         tokenizers,
         max_length=job.config.max_sentence_tokens,
@@ -182,7 +195,8 @@ def _binarize_train(
     return _checked(job, "train", header)
 
 
-def _binarize(job: Job, part: str, tokenizers: Tokenizers) -> Header:
+def binarize_part(job: Job, part: str, tokenizers: Tokenizers) -> Header:
+    """Make ids of a part kept as text; raises DataError where every row is too long."""
     header = binarize(
         job.rows(part),
         folder=job.folder / part,
@@ -209,7 +223,8 @@ def _checked(job: Job, part: str, header: Header) -> Header:
     return header
 
 
-def _sizes(job: Job, header: Header) -> dict[str, int]:
+def part_sizes(job: Job, header: Header) -> dict[str, int]:
+    """Return rows, tokens of each side, longest sentence and rows left out of a part, for the summary."""
     names = [f"{side}_tokens" for side in job.config.sides]
     return {
         job.config.unit: header.rows,

@@ -112,7 +112,11 @@ class Tokenizer:
     @property
     def mask(self) -> int | None:
         """The id of a masked token, or None where the model has no piece for it."""
-        theirs: int = self._processor.piece_to_id(MASK_PIECE)
+        return self.find_piece(MASK_PIECE)
+
+    def find_piece(self, piece: str) -> int | None:
+        """Return the id of a piece, or None where the model has none such."""
+        theirs: int = self._processor.piece_to_id(piece)
         return None if self._processor.is_unknown(theirs) else self._ours[theirs]
 
     @cached_property
@@ -226,6 +230,31 @@ def make_tokenizers(
         joint = train_tokenizer(chain(*samples), config=config, control_symbols=mask)
         return Tokenizers(joint, joint)
     return Tokenizers(*(train_tokenizer(lines, config=config) for lines in samples))
+
+
+def make_joint_tokenizer(
+    texts: Iterable[tuple[Iterable[str], int]],
+    *,
+    control_symbols: Sequence[str],
+    config: TokenizerConfig,
+) -> Tokenizers:
+    """Load the model named by `config`, or train one on many texts, each with its number of lines, read one by one.
+
+    Raises DataError where a model that is given lacks one of the `control_symbols`, and as `make_tokenizers` does.
+    """
+    if config.source_model:
+        joint = Tokenizer.load(config.source_model)
+        if lacking := [piece for piece in control_symbols if joint.find_piece(piece) is None]:
+            raise DataError(
+                f"{config.source_model} has no piece '{lacking[0]}', which asks for a language; leave out "
+                "tokenizer.source_model, or train it with that control symbol"
+            )
+        return Tokenizers(joint, joint)
+    samples = (evenly_spaced(lines, total=n, at_most=config.sample_lines) for lines, n in texts)
+    joint = train_tokenizer(
+        chain.from_iterable(samples), config=config, control_symbols=control_symbols
+    )
+    return Tokenizers(joint, joint)
 
 
 def train_tokenizer(

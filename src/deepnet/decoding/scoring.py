@@ -48,17 +48,20 @@ def score_tokens(
     *,
     source_padding: int,
     length_penalty: float = 1.0,
+    start: int | None = None,
 ) -> list[Score]:
     """Score one batch: `sources` end in the end id, `targets` are without it, as search returns them.
 
-    Raises DataError where a sentence is longer than the model's positions.
+    `start` is the id that targets start from, by default the model's own. Raises DataError where a sentence is longer
+    than the model's positions.
     """
     device = device_of(model)
     longest = max(max(map(len, sources)), max(map(len, targets)) + 1)
     check_length(longest, model.max_positions)
     source, source_keep = pad(sources, padding=source_padding, device=device)
     target_out, _ = pad([[*ids, EOS] for ids in targets], padding=model.start, device=device)
-    target_in, _ = pad([[model.start, *ids] for ids in targets], padding=model.start, device=device)
+    first = model.start if start is None else start
+    target_in, _ = pad([[first, *ids] for ids in targets], padding=model.start, device=device)
     logp = token_log_probabilities(model, source, source_keep, target_in, target_out)
     totals = logp.sum(1).tolist()
     return [

@@ -44,18 +44,21 @@ def search(
     *,
     config: DecodingConfig,
     lines: Sequence[int] | None = None,
+    start: int | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the n best outputs, best first, of each sentence of `source` `[B, S]` (each ending in the end id).
 
     `lines` `[B]` tells sampling which draws a sentence gets (its place in the batch where not given), so that its
-    sample does not depend on the batch. Raises DataError where a sentence is longer than the model's positions.
+    sample does not depend on the batch. `start` is the id that outputs start from, by default the model's own. Raises
+    DataError where a sentence is longer than the model's positions.
     """
     limits = length_limits(model, source_lengths(source, source_keep), config=config)
+    first = model.start if start is None else start
     state: _State
     if config.method == "beam":
-        state = Beams.begin(model.start, limits, config)
+        state = Beams.begin(first, limits, config)
     else:
-        state = Samples.begin(model.start, limits, config, lines or range(len(source)))
+        state = Samples.begin(first, limits, config, lines or range(len(source)))
     with evaluating(model):
         cache = model.begin(model.encode(source, source_keep), source_keep)
         return _run(model, cache, state)

@@ -16,6 +16,7 @@ from deepnet.decoding.interface import (
     check_length,
     device_of,
 )
+from deepnet.decoding.into import KNOWN, Into, into
 from deepnet.decoding.scoring import Score, score_tokens
 from deepnet.decoding.search import search
 from deepnet.errors import ConfigError, DataError
@@ -33,12 +34,14 @@ class Translator:
     tokenizers: Tokenizers
     autocast: Autocast = nullcontext
     """Makes the context in which the model runs: the type of its matrix products, by default that of its weights."""
+    into: Into = KNOWN
+    """Into which language, of several."""
 
     @classmethod
-    def of(cls, *bundles: Bundle, autocast: Autocast = nullcontext) -> "Translator":
-        """Return the translator of a bundle, or of the ensemble of several.
+    def of(cls, *bundles: Bundle, to: str = "", autocast: Autocast = nullcontext) -> "Translator":
+        """Return the translator of a bundle, or of the ensemble of several, of many languages into `to`.
 
-        Raises ConfigError where a bundle cannot translate, or where the tokenizers of an ensemble differ.
+        Raises ConfigError where a bundle cannot translate, or not into `to`, or where an ensemble's tokenizers differ.
         """
         tokenizers = [_tokenizers(bundle) for bundle in bundles]
         for bundle, other in zip(bundles, tokenizers, strict=True):
@@ -49,7 +52,7 @@ class Translator:
                 )
         models = [bundle.model for bundle in bundles]
         model = models[0] if len(models) == 1 else Ensemble(models)
-        return cls(model, tokenizers[0], autocast)
+        return cls(model, tokenizers[0], autocast, into(bundles, to))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +71,20 @@ def translate(
     *,
     config: DecodingConfig | None = None,
     chunk_lines: int = CHUNK_LINES,
+    to: str = "",
 ) -> Iterator[str]:
     """Yield the translation of every line, in order; a blank line gives a blank line.
 
+    `to` is the language to translate into, where `model` is a bundle of several; a translator has it already.
     `chunk_lines` is how many lines are read ahead; 1 answers each at once.
     With `n_best` above 1, yield for every line its translations, best first, each as "number ||| text ||| score",
     numbers counting from 0 (Moses' format). Raises DataError, naming the line, where a sentence is too long.
     """
     config = config or DecodingConfig()
+    if isinstance(model, Bundle):
+        model = Translator.of(model, to=to)
+    elif to:
+        raise ConfigError(f"this translator has its language; give '{to}' to Translator.of")
     found_lines = translations(model, lines, config=config, chunk_lines=chunk_lines)
     for number, found in enumerate(found_lines):
         if config.n_best == 1:
@@ -119,11 +128,12 @@ def _translate_chunk(
     translator: Translator, lines: Sequence[str], first: int, config: DecodingConfig
 ) -> list[list[Translation]]:
     """Translate lines of which the first is number `first` of the text, counted from 0."""
-    ids = _encode(translator.tokenizers.source.encode(list(lines)))
+    ids = _sources(translator, lines)
     _check_lengths(ids, first, translator.model.max_positions, config)
     blank = [Translation(text="", hypothesis=None)]
     results = [blank] * len(lines)
-    wanted = [index for index, line in enumerate(lines) if line.strip() and len(ids[index]) > 1]
+    empty = len(translator.into.source) + 1
+    wanted = [index for index, line in enumerate(lines) if line.strip() and len(ids[index]) > empty]
     for batch in plan([len(ids[index]) for index in wanted], max_tokens=config.max_tokens):
         places = [wanted[position] for position in batch]
         found = _search(translator, [ids[p] for p in places], [first + p for p in places], config)
@@ -141,7 +151,9 @@ def _search(
     padding, device = translator.tokenizers.source.pad, device_of(translator.model)
     source, keep = pad(sentences, padding=padding, device=device)
     with translator.autocast():
-        found = search(translator.model, source, keep, config=config, lines=lines)
+        found = search(
+            translator.model, source, keep, config=config, lines=lines, start=translator.into.start
+        )
     texts = iter(translator.tokenizers.target.decode([h.tokens for hyps in found for h in hyps]))
     return [[Translation(text=next(texts), hypothesis=h) for h in hyps] for hyps in found]
 
@@ -153,7 +165,7 @@ def _score_chunk(
     config: DecodingConfig,
 ) -> list[Score]:
     tokenizers = translator.tokenizers
-    sources = _encode(tokenizers.source.encode([source for source, _ in pairs]))
+    sources = _sources(translator, [source for source, _ in pairs])
     targets = tokenizers.target.encode([target for _, target in pairs])
     lengths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
     for ids in (sources, _encode(targets)):
@@ -167,10 +179,17 @@ def _score_chunk(
                 [targets[index] for index in batch],
                 source_padding=tokenizers.source.pad,
                 length_penalty=config.length_penalty,
+                start=translator.into.start,
             )
         for index, one in zip(batch, found, strict=True):
             results[index] = one
     return [one for one in results if one is not None]
+
+
+def _sources(translator: Translator, lines: Sequence[str]) -> list[list[int]]:
+    """Return lines as the encoder reads them: with what asks for a language, and their end."""
+    encoded = _encode(translator.tokenizers.source.encode(list(lines)))
+    return [[*translator.into.source, *ids] for ids in encoded]
 
 
 def _encode(sentences: Iterable[Sequence[int]]) -> list[list[int]]:

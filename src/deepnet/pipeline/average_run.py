@@ -1,11 +1,13 @@
 """A bundle from the average of a run's latest checkpoints."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from deepnet.bundle import load_bundle
 from deepnet.data.tokenizer import Tokenizers
 from deepnet.errors import ConfigError
-from deepnet.pipeline.finishing import save_weights
+from deepnet.pipeline.finishing import bundle_languages, save_weights
 from deepnet.pipeline.keeping import held_out_text
 from deepnet.pipeline.opening import recorded_recipe
 from deepnet.pipeline.preparing import CACHE, Report, build_model
@@ -40,7 +42,7 @@ def average_run(
             "ask for fewer, or train with a larger training.keep_last"
         )
     recipe = recorded_recipe(path, trust_code=trust_code)
-    model, tokenizers, notice = _template(run, recipe, cache, trust_code, report)
+    model, tokenizers, notice, languages = _template(run, recipe, cache, trust_code, report)
     bundle = Path(out) if out else run.path / f"average_{last}"
     steps = save_weights(
         bundle,
@@ -48,6 +50,7 @@ def average_run(
         recipe=recipe,
         model=model,
         tokenizers=tokenizers,
+        languages=languages,
         tokenization=run.read_recipe().get("bleu_tokenization"),
         notice=notice,
     )
@@ -56,11 +59,16 @@ def average_run(
 
 def _template(
     run: RunFolder, recipe: Recipe, cache: Path, trust_code: TrustCode, report: Report | None
-) -> tuple[Transformer, Tokenizers, str]:
-    """Return a model of the run's shape, its tokenizers and its data's notice: from its bundle, else from the data."""
+) -> tuple[Transformer, Tokenizers, str, Mapping[str, Any]]:
+    """Return a model of the run's shape, its tokenizers, its data's notice and its languages.
+
+    They are from its bundle, else from the data.
+    """
     if run.bundle.exists():
         bundle = load_bundle(run.bundle, trust_code=trust_code)
         assert bundle.tokenizers is not None, "a run's bundle reads text"
-        return bundle.model, bundle.tokenizers, bundle.config.training.get("notice", "")
+        notice = bundle.config.training.get("notice", "")
+        return bundle.model, bundle.tokenizers, notice, bundle.config.languages or {}
     data = held_out_text(run, recipe, cache=cache, report=report)
-    return build_model(recipe, data.tokenizers), data.tokenizers, data.summary["notice"]
+    languages = bundle_languages(recipe, data)
+    return build_model(recipe, data.tokenizers), data.tokenizers, data.summary["notice"], languages

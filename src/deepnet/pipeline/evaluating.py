@@ -9,16 +9,18 @@ import torch
 from deepnet.bundle import Bundle, load_bundle
 from deepnet.data.prepare import PreparedData
 from deepnet.data.text import read_pairs
+from deepnet.decoding.translate import Translator
 from deepnet.errors import ConfigError
 from deepnet.evaluation.scores import tokenized_bleu
 from deepnet.evaluation.tokenization import check_tokenization, choose_tokenization
 from deepnet.pipeline.devices import choose_device
+from deepnet.pipeline.direction_scores import score_directions
 from deepnet.pipeline.keeping import held_out_text
 from deepnet.pipeline.opening import (
     bundle_path,
     bundle_precision,
     decoding_settings,
-    open_models,
+    open_bundles,
     recorded_recipe,
 )
 from deepnet.pipeline.preparing import CACHE, Report, held_out_batches
@@ -34,6 +36,7 @@ def evaluate(
     overrides: Iterable[str] = (),
     part: str = "test",
     files: tuple[str | Path, str | Path] | None = None,
+    to: str = "",
     tokenized: bool = False,
     bleu_tokenization: str | None = None,
     device: str = "auto",
@@ -44,7 +47,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a model; return {"bleu", "chrf", "signature": {...}, "sentences", "seconds"}.
 
-    The text is `part` ("valid" or "test") of the first run's data, or the source and reference `files`. `tokenized`
+    The text is `part` ("valid" or "test") of the first run's data, or the source and reference `files`. A run of many
+    directions is scored in each, as `score_directions` has it; with files `to` says into which language. `tokenized`
     adds "tokenized_bleu" with its signature, for text that is tokenised already. `bleu_tokenization` is how BLEU splits
     text; unset, as the first run did; `precision` is by default that of the first run.
     `trust_code` names the classes that the models may bring. Of a run that learnt
@@ -58,25 +62,46 @@ def evaluate(
                 f"{run.path} predicts one text and translates nothing: leave out tokenised BLEU and decoding settings"
             )
         return _perplexity(run, part, choose_device(device), precision, cache, trust_code, report)
-    translator, bundle = open_models(
-        models, device=choose_device(device), precision=precision, trust_code=trust_code
-    )
-    config = decoding_settings(bundle, overrides)
-    sources, references = (
-        _own_part(models[0], part, cache, trust_code, report).lines(part)
-        if files is None
-        else _read(*files)
-    )
-    tokenization = bleu_tokenization or _tokenization(bundle, references, report)
+    bundles = open_bundles(models, device=choose_device(device), trust_code=trust_code)
+    autocast = bundle_precision(bundles[0], precision).autocast
+    config = decoding_settings(bundles[0], overrides)
+    own = None if files else _own_part(models[0], part, cache, trust_code, report)
+    if own and own.directions:
+        if tokenized or to:
+            raise ConfigError(
+                f"{models[0]} is scored in all its directions: leave out tokenised BLEU and the language, or give files"
+            )
+        if bleu_tokenization:
+            check_tokenization(bleu_tokenization)
+        return score_directions(
+            bundles,
+            own,
+            part,
+            config=config,
+            autocast=autocast,
+            tokenization=bleu_tokenization,
+            report=report,
+        )[1]
+    sources, references = own.lines(part) if own else _read(*files or ("", ""))
+    tokenization = bleu_tokenization or _tokenization(bundles[0], references, to, report)
     check_tokenization(tokenization)
     translations, scores = timed_scores(
-        translator, sources, references, config=config, tokenization=tokenization
+        Translator.of(*bundles, to=to, autocast=autocast),
+        sources,
+        references,
+        config=config,
+        tokenization=tokenization,
     )
-    if tokenized:
-        extra = tokenized_bleu(translations, references)
-        signatures = scores["signature"] | extra["signature"]
-        scores |= {"tokenized_bleu": extra["tokenized_bleu"], "signature": signatures}
-    return scores
+    return _with_tokenized(scores, translations, references) if tokenized else scores
+
+
+def _with_tokenized(
+    scores: dict[str, Any], translations: Sequence[str], references: Sequence[str]
+) -> dict[str, Any]:
+    """Return the scores with tokenised BLEU and its signature."""
+    extra = tokenized_bleu(translations, references)
+    signatures = scores["signature"] | extra["signature"]
+    return {**scores, "tokenized_bleu": extra["tokenized_bleu"], "signature": signatures}
 
 
 def _one_text(models: Sequence[str | Path], trust_code: TrustCode) -> RunFolder | None:
@@ -104,10 +129,10 @@ def _perplexity(
     return timed_perplexity(bundle.model, batches, device=device, precision=precision)
 
 
-def _tokenization(bundle: Bundle, references: Sequence[str], report: Report | None) -> str:
+def _tokenization(bundle: Bundle, references: Sequence[str], to: str, report: Report | None) -> str:
     """Return how the BLEUs of the bundle's run split text; of one from before there was a choice, as it would now."""
     recorded: str | None = bundle.config.training.get("bleu_tokenization")
-    language = (bundle.config.languages or {}).get("target", "")
+    language = to or (bundle.config.languages or {}).get("target", "")
     return recorded or choose_tokenization(references, language=language, report=report)
 
 

@@ -9,7 +9,9 @@ import torch
 from deepnet.bundle import load_bundle, load_model_tensors, save_bundle
 from deepnet.data.prepare import PreparedData
 from deepnet.data.tokenizer import Tokenizers
+from deepnet.decoding.into import ManyLanguages
 from deepnet.decoding.translate import Translator
+from deepnet.pipeline.direction_scores import score_directions
 from deepnet.pipeline.opening import bundle_precision
 from deepnet.pipeline.preparing import Report, held_out_batches
 from deepnet.pipeline.recipe import Recipe
@@ -44,9 +46,22 @@ def write_bundle(
         recipe=recipe,
         model=model.cpu(),
         tokenizers=data.tokenizers,
+        languages=bundle_languages(recipe, data),
         tokenization=tokenization,
         notice=data.summary["notice"],
     )
+
+
+def bundle_languages(recipe: Recipe, data: PreparedData) -> dict[str, Any]:
+    """Return what a bundle says of its languages: that of each side, or of many the directions and where tags stand."""
+    if not data.directions:
+        return dict(zip(recipe.data.sides, recipe.data.languages, strict=True))
+    many = ManyLanguages(
+        directions=tuple((one.source, one.target) for one in data.directions),
+        zero_shot=tuple((one.source, one.target) for one in data.zero_shot),
+        tag=recipe.data.language_tag,
+    )
+    return many.model_dump(mode="json")
 
 
 def save_weights(
@@ -56,12 +71,13 @@ def save_weights(
     recipe: Recipe,
     model: Transformer,
     tokenizers: Tokenizers,
+    languages: Mapping[str, Any],
     tokenization: str | None,
     notice: str,
 ) -> list[int]:
     """Write a bundle of the average of some checkpoints of a recipe's run; return the steps they are of.
 
-    `tokenization` is the one of the run's BLEU, None where it has none.
+    `languages` are as `bundle_languages` gives them, `tokenization` is that of the run's BLEU, None where it has none.
     """
     load_model_tensors(model, selected_weights(checkpoints))
     model.scheme.after_update(
@@ -72,7 +88,7 @@ def save_weights(
         path,
         model,
         tokenizers,
-        languages=dict(zip(recipe.data.sides, recipe.data.languages, strict=True)),
+        languages=languages,
         provenance={
             "steps": steps,
             "notice": notice,
@@ -100,6 +116,19 @@ def score_test(
         batches = held_out_batches(recipe, data, "test")
         scores = timed_perplexity(bundle.model, batches, device=device, precision=precision)
         _write_outputs(run, {}, scores)
+        return scores
+    if data.directions:
+        asked = recipe.validation.bleu_tokenization
+        many, scores = score_directions(
+            [bundle],
+            data,
+            "test",
+            config=recipe.decoding,
+            autocast=precision.autocast,
+            tokenization=None if asked == "auto" else asked,
+        )
+        named = {f"{way}.{name}": text for way, of in many.items() for name, text in of.items()}
+        _write_outputs(run, named, scores)
         return scores
     sources, references = data.lines("test")
     translator = Translator.of(bundle, autocast=precision.autocast)

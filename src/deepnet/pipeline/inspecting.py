@@ -18,6 +18,7 @@ from deepnet.pipeline.preparing import (
     Report,
     build_model,
     make_loader,
+    mixture_table,
     prepare_data,
     sized_model,
 )
@@ -88,7 +89,10 @@ def inspect_recipe(
     )
     model = build_model(recipe, data.tokenizers)
     initialization = initialization_report(model)
-    update, largest = look_at_updates(make_loader(recipe, data))
+    loader = make_loader(recipe, data)
+    for line in mixture_table(loader.dataset):
+        say(line)
+    update, largest = look_at_updates(loader)
     return Inspection(
         parameters=count_parameters(model),
         coefficients=coefficients(

@@ -37,9 +37,9 @@ def keep_text(run: RunFolder, data: PreparedData) -> None:
     shutil.rmtree(run.data, ignore_errors=True)
     try:
         with atomic_folder(run.data) as folder:
-            for file in data.folder.iterdir():
-                if file.is_file():
-                    shutil.copyfile(file, folder / file.name)
+            for file in data.kept_files():
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(data.folder / file, folder / file)
             write_json(folder / SUMMARY_FILE, {**data.summary, "prepared": data.name})
     except OSError as error:
         raise DeepNetError(

@@ -49,21 +49,32 @@ def bundle_path(path: str | Path) -> Path:
 def open_models(
     paths: Sequence[str | Path],
     *,
+    to: str = "",
     device: str | torch.device = "cpu",
     precision: PrecisionName = "auto",
     trust_code: TrustCode = (),
 ) -> tuple[Translator, Bundle]:
     """Return the translator of a run or bundle, or of the ensemble of several, and the first one's bundle.
 
-    `precision` is by default that of the first one's run. `trust_code` names the classes that they may bring.
-    Raises CheckpointError where one cannot be read, and ConfigError
-    where they do not go together, none is given or the device has not the precision.
+    `to` is the language to translate into, of models of several. `precision` is by default that of the first one's
+    run. `trust_code` names the classes that they may bring. Raises CheckpointError where one cannot be read, and
+    ConfigError where they do not go together, none is given or the device has not the precision.
     """
+    bundles = open_bundles(paths, device=device, trust_code=trust_code)
+    autocast = bundle_precision(bundles[0], precision).autocast
+    return Translator.of(*bundles, to=to, autocast=autocast), bundles[0]
+
+
+def open_bundles(
+    paths: Sequence[str | Path],
+    *,
+    device: str | torch.device = "cpu",
+    trust_code: TrustCode = (),
+) -> list[Bundle]:
+    """Return the bundles of runs or bundles; raises as `load_bundle` does, and ConfigError where none is given."""
     if not paths:
         raise ConfigError("no model is given; name a run folder or a bundle")
-    bundles = [load_bundle(bundle_path(path), device, trust_code=trust_code) for path in paths]
-    autocast = bundle_precision(bundles[0], precision).autocast
-    return Translator.of(*bundles, autocast=autocast), bundles[0]
+    return [load_bundle(bundle_path(path), device, trust_code=trust_code) for path in paths]
 
 
 def bundle_precision(bundle: Bundle, asked: PrecisionName = "auto") -> Precision:

@@ -6,7 +6,9 @@ import torch
 
 from deepnet.config import build
 from deepnet.data.corpora import CACHE as CACHE
+from deepnet.data.dataset import Rows
 from deepnet.data.loader import Batch, UpdateLoader, validation_batches
+from deepnet.data.mixture import MixedText
 from deepnet.data.objectives import MaskedTokens, NextToken, Objective, Translation
 from deepnet.data.prepare import PreparedData, prepare
 from deepnet.data.prepare import Report as Report
@@ -44,14 +46,35 @@ def make_loader(
     recipe: Recipe, data: PreparedData, *, rank: int = 0, world_size: int = 1
 ) -> UpdateLoader:
     """Return the updates of the recipe's training part, as one of `world_size` processes computes them."""
+    text = data.dataset("train")
+    if isinstance(text, MixedText):
+        text = MixedText(text.drawn, temperature=recipe.data.sampling_temperature)
     return UpdateLoader(
-        data.dataset("train"),
+        text,
         recipe.batching,
         objective=make_objective(recipe, data.tokenizers, seed=recipe.training.seed),
         seed=recipe.training.seed,
         rank=rank,
         world_size=world_size,
     )
+
+
+def mixture_table(text: Rows) -> list[str]:
+    """Return what an epoch has of each of many directions, a line each under a heading; nothing of one direction."""
+    if not isinstance(text, MixedText):
+        return []
+    drawn = text.of_epoch(seed=0, epoch=0).drawn
+    width = max(len("direction"), *(len(str(one.text.direction)) for one in drawn))
+    rows = [
+        f"{one.text.direction!s:<{width}}  {len(one.text.pair):>11,}  {one.count / len(text):>6.2%}  "
+        f"{one.count / len(one.text.pair):>8.3g}"
+        for one in drawn
+    ]
+    head = f"{'direction':<{width}}  {'pairs':>11}  {'share':>6}  {'an epoch':>8}"
+    what = (
+        f"an epoch: {len(text):,} pairs drawn at data.sampling_temperature = {text.temperature:g}"
+    )
+    return [what, head, *rows]
 
 
 def held_out_batches(recipe: Recipe, data: PreparedData, part: str) -> list[Batch]:

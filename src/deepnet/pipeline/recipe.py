@@ -112,6 +112,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
         self._check_sides()
+        self._check_languages()
         if self.training.keep_best == "bleu" and not self.validation.bleu:
             raise ValueError("training.keep_best = 'bleu' needs validation.bleu = true")
         if self.training.engine == "sharded" and self.probes.every:
@@ -165,6 +166,21 @@ class Recipe(Section):
             )
         if not pairs and (given := _for_pairs_only(self)):
             raise ValueError(f"'{given[0]}' has no effect on one text; remove it")
+
+    def _check_languages(self) -> None:
+        """Refuse what many directions cannot have."""
+        if not self.data.pairs:
+            return
+        if not self.tokenizer.shared or self.tokenizer.target_model:
+            raise ValueError(
+                "data.pairs are of many languages, which share one vocabulary; leave out tokenizer.shared and "
+                "tokenizer.target_model"
+            )
+        if self.validation.bleu:
+            raise ValueError(
+                "validation.bleu is of one direction, but data.pairs names many, which are scored one by one at the "
+                "end; set it to false"
+            )
 
     @property
     def translates(self) -> bool:

@@ -59,5 +59,6 @@ def read_header(text: str) -> dict[str, str]:
 def _task(recipe: Recipe) -> str:
     """Return what is learnt, and from which text."""
     data = recipe.data
-    text = f"{data.corpus}, {' to '.join(data.languages)}" if data.corpus else "files of your own"
+    what = ", ".join(data.pairs) or " to ".join(data.languages)
+    text = f"{data.corpus}, {what}" if data.corpus else "files of your own"
     return f"{_TASKS[recipe.model.architecture]}: {text}"

@@ -28,6 +28,7 @@ from deepnet.pipeline.preparing import (
     Report,
     build_model,
     make_loader,
+    mixture_table,
     prepare_data,
     sized_model,
 )
@@ -215,6 +216,8 @@ def _train(
     loss = token_loss(label_smoothing=recipe.training.label_smoothing)
     whole = make_loader(recipe, data)
     mine = make_loader(recipe, data, rank=ranks.rank, world_size=ranks.world_size)
+    for line in mixture_table(whole.dataset):
+        report(line)
     with Prefetched(mine, pinned=ranks.device.type == "cuda") as ahead:
         return train_loop(
             model,

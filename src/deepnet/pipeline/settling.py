@@ -157,10 +157,12 @@ def settle_tokenization(
 ) -> str | None:
     """Return how the run's BLEUs, of all its sessions, split text; None where nothing is translated.
 
+    Of many directions each is split as its own target language asks, so it is None, too.
+
     `recorded` is what recipe.json says of a run that is resumed. Raises ConfigError where its recipe asks for another
     tokenisation than its BLEUs so far have, and where one needs a package that is not installed.
     """
-    if not recipe.translates:
+    if not recipe.translates or recipe.data.pairs:
         return None
     asked = recipe.validation.bleu_tokenization
     settled = _tokenization_so_far(recorded) if recorded else None

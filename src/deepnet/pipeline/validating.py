@@ -47,9 +47,10 @@ class HeldOut(Validation):
         shares = num_shares(recipe.training, ranks)
         self._mine = slice(ranks.rank % shares, None, shares)
         self._batches = held_out_batches(recipe, data, "valid")[self._mine]
-        self._texts = [side[: recipe.validation.bleu_sentences] for side in data.lines("valid")]
         self._tokenizers = data.tokenizers
         self._recipe, self._tokenization = recipe, tokenization
+        texts = data.lines("valid") if self._gives_bleu else ()
+        self._texts = [side[: recipe.validation.bleu_sentences] for side in texts]
         self._device, self._precision = ranks.device, precision
 
     def measure(self, model: nn.Module, step: int) -> Share:

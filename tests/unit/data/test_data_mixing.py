@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from deepnet.data.mixing import draw, epoch_counts, sampling_rates
+from deepnet.data.mixing import epoch_counts, epoch_start, sampling_rates
 from deepnet.errors import ConfigError
 
 
@@ -21,13 +21,15 @@ def test_counts_add_up():
     assert sum(epoch_counts([7, 1300, 99], temperature=5, total=12345)) == 12345
 
 
-def test_draw_takes_every_pair_equally_often():
-    indices = draw(10, 37, seed=1, epoch=2, corpus=3)
-    times = np.bincount(indices, minlength=10)
-    assert len(indices) == 37
-    assert set(times.tolist()) == {3, 4}
-    assert np.array_equal(indices, draw(10, 37, seed=1, epoch=2, corpus=3))
-    assert not np.array_equal(indices, draw(10, 37, seed=1, epoch=3, corpus=3))
+def test_epochs_go_round_a_corpus_so_that_all_its_pairs_are_seen_equally_often():
+    times = np.zeros(10, int)
+    for epoch in range(7):
+        start = epoch_start(10, 37, seed=1, epoch=epoch, corpus=3)
+        np.add.at(times, (start + np.arange(37)) % 10, 1)
+        assert times.max() - times.min() <= 1
+    assert times.sum() == 7 * 37
+    firsts = {epoch_start(1000, 37, seed=seed, epoch=0, corpus=3) for seed in range(20)}
+    assert len(firsts) > 15
 
 
 @pytest.mark.parametrize(("sizes", "temperature"), [([1, 2], 0), ([1, 0], 1), ([], 1)])
