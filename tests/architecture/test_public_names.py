@@ -26,6 +26,7 @@ PYTHON_FOR = {
     "recipes": "deepnet.pipeline.recipe_table:recipe_table",
     "report": "deepnet:write_report",
     "reproduce": "deepnet.experiments.reproduce:reproduce",
+    "scaling-law": "deepnet:scaling_law",
     "schemes": "deepnet.survey:scheme_catalogue",
     "coefficients": "deepnet:coefficients",
     "data": "deepnet.data.listing:corpus_table",
