@@ -14,6 +14,7 @@ PYTHON_FOR = {
     "demo": "deepnet.pipeline.demo:run_demo",
     "doctor": "deepnet.doctor:examine_recipe",
     "prepare": "deepnet.pipeline.preparing:prepare_data",
+    "grow": "deepnet.growth.grow_run:grow_run",
     "plan": "deepnet.pipeline.plan_run:plan_run",
     "train": "deepnet:train",
     "translate": "deepnet:translate",
