@@ -24,6 +24,7 @@ PYTHON_FOR = {
     "audit": "deepnet:audit",
     "average": "deepnet.pipeline.average_run:average_run",
     "probe": "deepnet.pipeline.probe_run:probe_run",
+    "prune": "deepnet.growth.prune_run:prune_run",
     "recipes": "deepnet.pipeline.recipe_table:recipe_table",
     "report": "deepnet:write_report",
     "reproduce": "deepnet.experiments.reproduce:reproduce",

@@ -16,6 +16,7 @@ from deepnet.cli import (
     grow,
     plan,
     probe,
+    prune,
     recipes,
     report,
     reproduce,
@@ -73,6 +74,7 @@ def build_app() -> typer.Typer:
     app.command(epilog=report.REPORT_EXAMPLES)(report.report)
     app.command(epilog=reproduce.REPRODUCE_EXAMPLES)(reproduce.reproduce)
     app.command(epilog=grow.GROW_EXAMPLES)(grow.grow)
+    app.command(epilog=prune.PRUNE_EXAMPLES)(prune.prune)
     app.command("scaling-law", epilog=scaling_law.SCALING_LAW_EXAMPLES)(scaling_law.scaling_law)
     app.add_typer(_data(), name="data")
     app.command()(version)
