@@ -45,8 +45,8 @@ def prune(
 ) -> None:
     """Drop the layers of a trained model whose output is most like that of the layer below.
 
-    Shows the loss on the valid part against the layers kept. Weights stay, and each layer that is left computes what
-    it did; to train on, give the bundle to `deepnet train --from`.
+    Shows the loss on the valid part against the layers kept. Weights stay, the scheme's coefficients are those of the
+    depth that is left; to train on, give the bundle to `deepnet train --from`.
     """
     from deepnet.growth.prune_run import prune_run
 

@@ -5,7 +5,7 @@
 
 Where a site that adds nothing hands its stream on as it is, the last matrix of each new branch, or the norm behind it,
 is set to 0: the model computes what it did, and its new layers learn from the first update on, as the gradient of what
-was set to 0 is not 0. Elsewhere new layers compute what their originals do, and the function jumps.
+was set to 0 is not 0. Elsewhere new layers have the weights of their originals, and the function jumps.
 
 Source: stack: Gong et al., Efficient Training of BERT by Progressively Stacking (ICML 2019); silent layers: Wang et
 al., LEMON, arXiv 2310.07999, which expands Pre-LN so.

@@ -70,9 +70,9 @@ def most_similar(model: Transformer, similarities: Similarities, *, kept: int) -
 
 
 def prune_model(model: Transformer, dropped: list[LayerPlace]) -> Transformer:
-    """Return a copy of `model`, in evaluation mode, without some layers; each other adds to the stream what it did.
+    """Return a copy of `model`, in evaluation mode, without some layers, as `with_layers` makes it.
 
-    Raises ConfigError where the scheme's layers do not go over to the new depth.
+    Coefficients are those of the depth that is left. Raises ConfigError where the scheme's layers do not go over to it.
     """
     origins: Origins = {
         stack.name: [

@@ -1,12 +1,12 @@
-"""A model with other layers: copies of a trained model's, each of which adds to the stream what its original did.
+"""A model with other layers, each a copy of a trained model's, under the coefficients of the new depth.
 
-What the scheme plans otherwise for the new depth goes into the weights:
+What the scheme plans otherwise for a layer at that depth goes into its weights where that is exact:
 
-    scaled norm m -> m'            its gain and bias times m / m'
-    skip a -> a', branch b -> b'   what ends the branch, its last matrix or a norm behind it, times (a' b) / (a b')
+    norm multiplied by m, now m'     its gain and bias times m / m'
+    branch times b, now b'           what ends the branch, its last matrix or a norm behind it, times b / b'
 
-The second is exact where a = a'. Under a norm it is so but for its eps, as LN(a' x + (a' b / a) f) = LN(a x + b f);
-without one the stream is a' / a times as large.
+The second where the skip is scaled as before. Another scale of the skip, such as a post-norm's alpha, is not made up
+for: on trained models the jump was smaller when it was left to weigh branches anew (docs/growth.md).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,10 @@ from deepnet.anatomy.own import branch_weights
 from deepnet.bundle import Bundle, save_bundle
 from deepnet.errors import ConfigError
 from deepnet.folding.factors import scale_norm, scale_rows
-from deepnet.schemes.base import Constant, StackName
+from deepnet.schemes.base import Constant, SitePlan, StackName
 from deepnet.transformer.layers import Sublayer
 from deepnet.transformer.models import Transformer, TransformerConfig
 from deepnet.transformer.norms import ScaledNorm
-from deepnet.transformer.residual import Residual
 from deepnet.transformer.stacks import Stack
 
 Origins = Mapping[StackName, Sequence[int]]
@@ -97,13 +96,13 @@ def _outside(model: Transformer) -> dict[str, Tensor]:
 
 
 def _take_site(old: Sublayer, new: Sublayer, where: str) -> None:
-    """Give a site what its original has, so that it adds the same to the stream."""
+    """Give a site what its original has, with what makes up for another plan."""
     for name in _NORMS:
         _take_norm(
             getattr(old.residual, name), getattr(new.residual, name), f"{where}, norm '{name}'"
         )
     _take(_besides_norms(old), _besides_norms(new), where)
-    factor = _ratio(old.residual) / _ratio(new.residual)
+    factor = _branch_factor(old.residual.plan, new.residual.plan)
     if factor != 1.0:
         scale_branch(new, factor)
 
@@ -139,12 +138,12 @@ def _unscaled(norm: nn.Module | None) -> tuple[nn.Module, float]:
     return norm or nn.Identity(), 1.0
 
 
-def _ratio(residual: Residual) -> float:
-    """Return how much the branch weighs beside the skip where both are fixed; 1 where training or time decides."""
-    skip, branch = residual.plan.skip, residual.plan.branch_scale
-    if not (isinstance(skip, Constant) and isinstance(branch, Constant)):
+def _branch_factor(old: SitePlan, new: SitePlan) -> float:
+    """Return what makes up for another fixed scale of the branch; 1 where training, time or the skip decides."""
+    before, now = old.branch_scale, new.branch_scale
+    if old.skip != new.skip or not (isinstance(before, Constant) and isinstance(now, Constant)):
         return 1.0
-    return branch.value / skip.value if skip.value and branch.value else 1.0
+    return before.value / now.value if now.value else 1.0
 
 
 def _take(old: Mapping[str, Tensor], new: Mapping[str, Tensor], where: str) -> None:
