@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from deepnet.decoding.translate import translate as translate
     from deepnet.doctor.of_model import doctor as doctor
     from deepnet.folding.fold import fold as fold
+    from deepnet.growth.scaling_law import scaling_law as scaling_law
     from deepnet.pipeline.entry import train as train
     from deepnet.pipeline.entry import train_model as train_model
     from deepnet.pipeline.recipe import load_recipe as load_recipe
@@ -81,6 +82,7 @@ _HOMES = {
     "load_scheme": "deepnet.schemes.catalogue",
     "parameter_groups": "deepnet.adapt.groups",
     "residual_sites": "deepnet.blocks.sites",
+    "scaling_law": "deepnet.growth.scaling_law",
     "train": "deepnet.pipeline.entry",
     "train_model": "deepnet.pipeline.entry",
     "translate": "deepnet.decoding.translate",

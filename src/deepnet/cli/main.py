@@ -13,11 +13,14 @@ from deepnet.cli import (
     demo,
     doctor,
     evaluate,
+    grow,
     plan,
     probe,
+    prune,
     recipes,
     report,
     reproduce,
+    scaling_law,
     schemes,
     train,
     translate,
@@ -70,6 +73,9 @@ def build_app() -> typer.Typer:
     app.command(epilog=probe.PROBE_EXAMPLES)(probe.probe)
     app.command(epilog=report.REPORT_EXAMPLES)(report.report)
     app.command(epilog=reproduce.REPRODUCE_EXAMPLES)(reproduce.reproduce)
+    app.command(epilog=grow.GROW_EXAMPLES)(grow.grow)
+    app.command(epilog=prune.PRUNE_EXAMPLES)(prune.prune)
+    app.command("scaling-law", epilog=scaling_law.SCALING_LAW_EXAMPLES)(scaling_law.scaling_law)
     app.add_typer(_data(), name="data")
     app.command()(version)
     return app

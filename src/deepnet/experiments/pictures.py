@@ -3,27 +3,13 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
+from deepnet.drawing import COLOURS as COLOURS
+from deepnet.drawing import save_picture as save_picture
 from deepnet.experiments.base import FinishedCell
 from deepnet.experiments.comparison import Read, over_seeds
-from deepnet.record import atomic_write
-
-COLOURS = (  # told apart without colour vision
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
-    *("#E69F00", "#56B4E9", "#000000"),
-)
-
-
-def save_picture(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    FigureCanvasAgg(figure)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=130)
 
 
 def draw_spread(

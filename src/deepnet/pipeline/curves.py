@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from deepnet.record import atomic_write, read_jsonl
+from deepnet.drawing import COLOURS, save_picture
+from deepnet.record import read_jsonl
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart without colour vision
 _MARKERS = ("o", "s", "^", "D")
 
 
@@ -18,16 +17,14 @@ def draw_curves(runs: Mapping[str, Path], path: Path, *, title: str) -> None:
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for index, (name, metrics) in enumerate(runs.items()):
-        _draw_run(axes, name, metrics, colour=_COLOURS[index % 4], marker=_MARKERS[index % 4])
+        _draw_run(axes, name, metrics, colour=COLOURS[index % 4], marker=_MARKERS[index % 4])
     axes.set_xlabel("updates")
     axes.set_ylabel("nats per target token\nvalidation loss; thin: training loss, label-smoothed")
     axes.set_title(title, loc="left")
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend(frameon=False)
-    FigureCanvasAgg(figure)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+    save_picture(figure, path, dpi=150)
 
 
 def _draw_run(axes: Axes, name: str, metrics: Path, *, colour: str, marker: str) -> None:

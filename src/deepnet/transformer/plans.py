@@ -93,7 +93,7 @@ def _tied(plan: StackPlan, context: StackContext) -> StackPlan:
     _check_extras(plan, context)
     for first, again in _pairs(plan, context):
         for name in (field.name for field in fields(SitePlan) if field.name != "extra"):
-            if not _alike(getattr(first[1], name), getattr(again[1], name), context.d_model):
+            if not alike(getattr(first[1], name), getattr(again[1], name), context.d_model):
                 raise ConfigError(
                     f"{_places(first[0], again[0], context)}, and this scheme plans another {name} for each: set "
                     "model.coefficient_depth = 'stored', by which it plans for the stored layers, or loops = 1"
@@ -105,7 +105,7 @@ def _tied(plan: StackPlan, context: StackContext) -> StackPlan:
 def _check_extras(plan: StackPlan, context: StackContext) -> None:
     """Raise ConfigError where the modules that a stream needs of a layer are not the same at every pass."""
     for (site, first), (later, again) in _pairs(plan, context):
-        if not _alike(first.extra, again.extra, context.d_model):
+        if not alike(first.extra, again.extra, context.d_model):
             raise ConfigError(
                 f"{_places(site, later, context)}, and under this scheme they have other modules "
                 f"({', '.join({**first.extra, **again.extra})}): its layers cannot be looped so; set model.loops = 1, "
@@ -137,7 +137,7 @@ def _places(first: Site, again: Site, context: StackContext) -> str:
     )
 
 
-def _alike(one: Any, other: Any, width: int) -> bool:
+def alike(one: Any, other: Any, width: int) -> bool:
     """Return whether two parts of a plan, such as norms for `width` channels, come to the same."""
     if one is other:
         return True
@@ -145,7 +145,7 @@ def _alike(one: Any, other: Any, width: int) -> bool:
         same = one.multiplier == other.multiplier
         return same and (one.make == other.make or _make_alike(one.make, other.make, width))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_alike(one[k], other[k], width) for k in one)
+        return one.keys() == other.keys() and all(alike(one[k], other[k], width) for k in one)
     if callable(one) and callable(other):
         return bool(one == other) or _make_alike(one, other)
     return bool(one == other)
