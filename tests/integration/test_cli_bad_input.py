@@ -72,7 +72,7 @@ def test_a_vocabulary_larger_than_the_text_supports(cli, corpus, tmp_path):
         (["train", "nowhere.toml", "--out", "{new}"], 2, "cannot read the recipe nowhere.toml"),
         (["train", "own_file", "--out", "{new}"], 2, "did you mean 'own_files'? 'deepnet recipes'"),
         (["prepare", "recipes/demo.toml"], 2, "did you mean 'demo'? 'deepnet recipes'"),
-        (["recipes", "multi30k"], 2, "did you mean 'multi30k_de_en'? 'deepnet recipes'"),
+        (["recipes", "multi30k_de"], 2, "did you mean 'multi30k_de_en'? 'deepnet recipes'"),
         (["recipes", "qqq", "--json"], 2, "no shipped recipe 'qqq'; 'deepnet recipes' lists"),
         (["train", "{recipe}", "--out", "{new}", "--device", "gpu"], 2, "the device 'gpu'"),
         (["train", "{recipe}", "--out", "{new}", "--resume"], 2, "holds no run"),
