@@ -9,7 +9,7 @@ from deepnet.errors import ConfigError, suggest
 from deepnet.experiments.base import Experiment
 
 _NOT_EXPERIMENTS = (
-    *("base", "catalogue", "cells", "comparison", "measures"),
+    *("base", "catalogue", "cells", "comparison", "depth_picture", "measures"),
     *("pictures", "reproduce", "tables", "verdicts", "watching"),
 )
 
