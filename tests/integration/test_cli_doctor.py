@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from deepnet.doctor import examine_recipe, of_recipe
+from deepnet.doctor import case, examine_recipe
 from deepnet.pipeline.recipe import load_recipe
 
 SHORT = ("training.max_steps=500", "--steps", "40")
@@ -65,13 +65,13 @@ def test_a_recipe_that_is_not_there_is_one_line_and_code_2(cli, tmp_path):
 
 @pytest.mark.parametrize(("said", "clip_norm"), [((), 1.0), (("training.clip_norm=0",), 0.0)])
 def test_it_clips_gradients_where_the_run_would(corpus, cache, monkeypatch, said, clip_norm):
-    seen, steps = [], of_recipe.take_steps
+    seen, steps = [], case.take_steps
 
     def noting(*given, settings, **others):
         seen.append(settings.clip_norm)
         return steps(*given, settings=settings, **others)
 
-    monkeypatch.setattr(of_recipe, "take_steps", noting)
+    monkeypatch.setattr(case, "take_steps", noting)
     recipe = load_recipe(corpus / "recipe.toml", ("training.max_steps=20", *said))
     examine_recipe(recipe, steps=20, cache=cache)
     assert seen == [clip_norm]

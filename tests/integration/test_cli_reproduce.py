@@ -170,4 +170,4 @@ def test_cells_of_another_grid_are_not_mixed_in(study, cache, tmp_path):
 
 def test_python_refuses_what_the_command_does(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'deepnet-figure5'"):
-        reproduce("deepnet-figure", out=tmp_path)
+        reproduce("deepnet-figure55", out=tmp_path)

@@ -86,6 +86,16 @@ def split_overrides(arguments: list[str]) -> tuple[list[Path], list[str]]:
     return [Path(text) for text in arguments if text not in overrides], overrides
 
 
+def whole_numbers(text: str, *, option: str) -> list[int]:
+    """Return whole numbers between commas; raises ConfigError where `option` is something else."""
+    from deepnet.errors import ConfigError
+
+    parts = text.replace(",", " ").split()
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"{option} is {text!r}; expected whole numbers, such as 1,2,3")
+    return [int(part) for part in parts]
+
+
 def cache_folder(cache: Path | None) -> Path:
     """Return the folder that --cache names, or the default."""
     from deepnet.data.corpora import CACHE

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepnet.cli.options import Cache, Device, Json, cache_folder, examples
+from deepnet.cli.options import Cache, Device, Json, cache_folder, examples, whole_numbers
 from deepnet.cli.output import Output
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def reproduce(
         name,
         out=out,
         full=full,
-        seeds=None if seeds is None else _numbers(seeds),
+        seeds=None if seeds is None else whole_numbers(seeds, option="--seeds"),
         processes=processes,
         device=device,
         cache=cache_folder(cache),
@@ -81,16 +81,6 @@ def _show_list(output: Output, found: list[dict[str, Any]]) -> None:
         output.heading(one["name"])
         output.say(f"  {one['claim']}\n  {one['source']}")
         output.say(f"  {one['hours']}; --full: {one['full_hours']}")
-
-
-def _numbers(text: str) -> list[int]:
-    """Return whole numbers between commas; raises ConfigError where it is something else."""
-    from deepnet.errors import ConfigError
-
-    parts = text.replace(",", " ").split()
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--seeds is {text!r}; expected whole numbers, such as 1,2,3")
-    return [int(part) for part in parts]
 
 
 def _described(name: str, found: "Reproduced") -> dict[str, Any]:

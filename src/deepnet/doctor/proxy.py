@@ -36,6 +36,13 @@ def proxy_recipe(recipe: Recipe, *, longest: int) -> Recipe:
     )
 
 
+def at_depth(recipe: Recipe, layers: int) -> Recipe:
+    """Return the recipe with so many layers in each stack that it has."""
+    shape = recipe.model
+    changes = {key: layers for key, stored in shape.running_layers.items() if stored}
+    return recipe.model_copy(update={"model": shape.model_copy(update=changes)})
+
+
 def narrowed(shape: TransformerConfig, *, width: int) -> TransformerConfig:
     """Return the shape at that width without dropout; the feed-forward's width and the heads follow."""
     changes = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}

@@ -1,16 +1,15 @@
 """Real updates of a model, outside of any run: what its losses, gradients, weights and outputs do meanwhile."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from deepnet.errors import ConfigError
-from deepnet.probes.recorder import Recorder
 from deepnet.training.batches import Batch, Update
 from deepnet.training.config import OptimizerConfig, ScheduleConfig
 from deepnet.training.engine.base import Engine
@@ -26,6 +25,16 @@ LEAST_STEPS = 20
 """Fewer would leave no tenths whose losses can be compared."""
 READINGS = 8
 """Updates of a trial that the probes measure, spread evenly; the last is among them."""
+
+
+class Watcher(Protocol):
+    """What looks at a model around an update, as a `Recorder` does."""
+
+    def before_update(self) -> None:
+        """Look at the gradients, neither scaled nor clipped yet, and at what the step will change."""
+
+    def after_update(self, step: int) -> dict[str, Any]:
+        """Return the record of the update that was just done, the `step`-th."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +83,16 @@ def take_steps(
     steps: int,
     loss: Loss,
     settings: Settings,
-    recorder: Recorder | None = None,
+    recorder: Watcher | None = None,
+    at: Collection[int] | None = None,
 ) -> Trial:
-    """Train `model` on the CPU for so many updates, which `updates` must have, and return what was seen."""
+    """Train `model` on the CPU for so many updates, which `updates` must have, and return what was seen.
+
+    The recorder looks at the updates `at`, else at READINGS of them, spread evenly.
+    """
     engine = _engine(model, settings)
     layers, parameters, trial = layer_rows(model), list(model.parameters()), Trial(steps=steps)
-    measured = {math.ceil(steps * n / READINGS) for n in range(1, READINGS + 1)}
+    measured = at or {math.ceil(steps * n / READINGS) for n in range(1, READINGS + 1)}
     model.train()
     for step, update in zip(range(1, steps + 1), updates, strict=False):
         rate = learning_rate(step - 1, peak=settings.optimizer.lr, config=settings.schedule)
@@ -131,7 +144,7 @@ def _step(
     step: int,
     norm: Tensor,
     trial: Trial,
-    recorder: Recorder | None,
+    recorder: Watcher | None,
 ) -> None:
     """Let the weights take the update, between two looks of the recorder where there is one."""
     if recorder:
