@@ -10,12 +10,18 @@ STREAM, GRADIENT = "stream of the decoder", "gradient of the decoder"
 
 
 def check(change=0.0, stream=0.0, gradient=0.0, *, factor=1e-3, lost=()):
-    """Return a check whose sizes are powers of depth; the updates of the depths `lost` are missing."""
-    powers = {STREAM: stream, GRADIENT: gradient, CHANGE: change}
+    """Return a check of powers of depth, the gradient's of first over last layer; no updates at the depths `lost`."""
     readings = {
         layers: []
         if layers in lost
-        else [{"step": 10, **{name: [factor * layers**x] for name, x in powers.items()}}]
+        else [
+            {
+                "step": 10,
+                STREAM: [layers**stream] * 2,
+                GRADIENT: [layers**gradient / layers, 1 / layers],
+                CHANGE: [factor * layers**change],
+            }
+        ]
         for layers in DEPTHS
     }
     return DepthCheck(
@@ -62,8 +68,8 @@ def test_a_stream_or_gradient_that_goes_with_depth_is_one_of_coefficients():
     assert (found.rate_carries_over, found.coefficients_carry_over) == (True, False)
     said = found.says().partition("; ")[2]
     assert said == (
-        "the stream of the decoder grows as depth^0.50, the gradient of the decoder falls as depth^-3.00: "
-        "the coefficients do not carry over to 100"
+        "the stream of the decoder grows as depth^0.50, the gradient of the decoder, first over last layer, "
+        "falls as depth^-3.00: the coefficients do not carry over to 100"
     )
 
 
@@ -89,4 +95,17 @@ def test_a_stack_is_kept_by_its_ends_middle_and_median():
     readings = {n: [{"step": 1, STREAM: [3.0, 1.0, 5.0, 4.0], CHANGE: [0.1]}] for n in (2, 4)}
     lines = [line for line in lines_of(readings, updates=(1,)) if line.quantity == STREAM]
     found = {line.of: line.sizes[4] for line in lines}
-    assert found == {"first": 3.0, "middle": 1.0, "last": 4.0, "median": 3.5}
+    expected = {"first": 3.0, "middle": 1.0, "last": 4.0, "median": 3.5, "first over last": 0.75}
+    assert found == expected
+
+
+def test_an_update_at_which_nothing_grows_any_more_does_not_hide_how_it_grew():
+    powers = {1: 0.5, 2: 0.1, 10: 0.1}
+    readings = {
+        n: [{"step": step, CHANGE: [0.01 * n**power]} for step, power in powers.items()]
+        for n in DEPTHS
+    }
+    found = DepthCheck(
+        lines=lines_of(readings, updates=(1, 2, 10)), depths=DEPTHS, updates=(1, 2, 10), trial={}
+    )
+    assert "grows as depth^0.50" in found.says()
