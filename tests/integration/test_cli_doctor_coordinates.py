@@ -7,6 +7,7 @@ import pytest
 
 from deepnet.doctor.beside import layer_norms
 from deepnet.doctor.case import make_case
+from deepnet.doctor.growth import PLACES
 from deepnet.doctor.proxy import at_depth
 from deepnet.doctor.sizes import CHANGE
 from deepnet.pipeline.measuring import make_recorder
@@ -44,9 +45,7 @@ def test_every_quantity_is_there_at_every_depth_and_update(shown):
     assert (shown["depths"], shown["updates"], shown["limit"]) == ([2, 4], UPDATES, 0.25)
     stacks = ("encoder", "decoder")
     layered = [f"{what} of the {stack}" for what in ("stream", "gradient") for stack in stacks]
-    wanted = {
-        (q, of, n) for q in layered for of in ("first", "middle", "last", "median") for n in UPDATES
-    }
+    wanted = {(q, of, n) for q in layered for of in PLACES for n in UPDATES}
     wanted |= {(CHANGE, "median", n) for n in UPDATES}
     assert {(one["quantity"], one["of"], one["update"]) for one in shown["lines"]} == wanted
     assert all(set(one["sizes"]) == {"2", "4"} for one in shown["lines"])

@@ -21,7 +21,7 @@ DEPTHS = (6, 18, 50, 100)
 UPDATES = (1, 2, 5, 10)
 """After which sizes are read."""
 MOST_LAYERS = 1000
-"""Of each stack: a proxy that deep takes 10 GB."""
+"""Of each stack: a proxy that deep is estimated to take 10 GB."""
 
 
 def check_depths(

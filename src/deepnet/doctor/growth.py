@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deepnet.doctor.sizes import CHANGE
+from deepnet.doctor.sizes import CHANGE, GRADIENT, STREAM
 from deepnet.training.guard.config import GuardConfig
 
 LIMIT = 0.25
@@ -17,10 +17,9 @@ LIMIT = 0.25
 Half of 1/2, by which a sum of independent terms grows, the least that adding layers up gives; over depths 6 to 100 it
 is the factor of 2 by which `deepnet reproduce deepnet-figure5` judges an update.
 """
-PROPORTIONAL = 0.1
-"""The largest change of the output, in parts of it, that still goes with the rate; a normed output cannot move far."""
-PLACES = ("first", "middle", "last", "median")
-"""Layers of a stack whose sizes are kept, and the median over all of them."""
+EVENNESS = "first over last"
+PLACES = ("first", "middle", "last", "median", EVENNESS)
+"""What is kept of a stack: sizes of three layers, the median over all of them, and a ratio of two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,39 +69,39 @@ class DepthCheck:
         found = (line for line in self.lines if (line.of, line.update) == ("median", update))
         return {line.quantity: line for line in found}
 
-    @property
-    def judged(self) -> int:
-        """Return the update that rate and coefficients are judged by.
-
-        It is the last whose change of the output is at most PROPORTIONAL at every depth, or else the first.
-        """
-        small = [
-            update
-            for update in self.updates
-            if all(size and size <= PROPORTIONAL for size in self._change(update).sizes.values())
-        ]
-        return max(small, default=self.updates[0])
+    def exponent(self, quantity: str, of: str) -> float | None:
+        """Return the median of its exponents over the updates; None where one of them has none."""
+        found = [one.exponent for one in self.lines if (one.quantity, one.of) == (quantity, of)]
+        known = [exponent for exponent in found if exponent is not None]
+        return median(known) if len(known) == len(found) else None
 
     @property
     def lost(self) -> list[int]:
         """Return the depths at which not every update was finite."""
-        sizes = self._change(self.updates[-1]).sizes
+        sizes = self.medians(self.updates[-1])[CHANGE].sizes
         return [layers for layers, size in sizes.items() if size is None]
 
     @property
     def replaced(self) -> list[int]:
         """Return the depths at which one update replaced the output, which no farther update can be told from."""
-        limit, found = GuardConfig().largest_step_update, [self._change(n) for n in self.updates]
-        return [n for n in self.depths if any((line.sizes[n] or 0.0) >= limit for line in found)]
+        limit = GuardConfig().largest_step_update
+        changes = [self.medians(update)[CHANGE].sizes for update in self.updates]
+        return [n for n in self.depths if any((sizes[n] or 0.0) >= limit for sizes in changes)]
 
     @property
     def rate_carries_over(self) -> bool:
-        """Return whether one update changes the output of all models alike, and of none so much that it replaces it."""
-        return not self.replaced and _is_level(self._change(self.judged).exponent)
+        """Return whether the first update changes the output of all models alike, and none ever replaces it.
+
+        A change that is large grows no further, so that later ones hide how it goes with depth.
+        """
+        return not self.lost and not self.replaced and _is_level(self._first_change)
 
     @property
     def coefficients_carry_over(self) -> bool:
-        """Return whether stream and gradients of a layer are of one size at all depths."""
+        """Return whether at all depths the stream is of one size, and gradients reach first and last layer alike.
+
+        These are what no rate can mend; the common size of gradients one can.
+        """
         return not self.lost and not self._uneven()
 
     def says(self) -> str:
@@ -113,8 +112,7 @@ class DepthCheck:
                 f"at {depths} layers not all {self.updates[-1]} updates were finite: neither the rate nor the "
                 f"coefficients carry over from {self.depths[0]} layers to {self.depths[-1]}"
             )
-        after = f"after {self.judged} update{'s' if self.judged > 1 else ''}"
-        return f"{after} {self._of_rate()}; {self._of_coefficients()}"
+        return f"{self._of_rate()}; {self._of_coefficients()}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON."""
@@ -122,7 +120,6 @@ class DepthCheck:
             "rate_carries_over": self.rate_carries_over,
             "coefficients_carry_over": self.coefficients_carry_over,
             "limit": LIMIT,
-            "judged_after": self.judged,
             "says": self.says(),
             "depths": list(self.depths),
             "updates": list(self.updates),
@@ -130,12 +127,12 @@ class DepthCheck:
             "trial": dict(self.trial),
         }
 
-    def _change(self, update: int) -> Line:
-        return self.medians(update)[CHANGE]
+    @property
+    def _first_change(self) -> float | None:
+        return self.medians(self.updates[0])[CHANGE].exponent
 
     def _of_rate(self) -> str:
-        exponent = self._change(self.judged).exponent
-        shallow, deep = self.depths[0], self.depths[-1]
+        exponent, shallow, deep = self._first_change, self.depths[0], self.depths[-1]
         if self.replaced:
             depths = ", ".join(map(str, self.replaced))
             return f"one update replaces the output at {depths} layers: the rate is too high there"
@@ -150,13 +147,21 @@ class DepthCheck:
     def _of_coefficients(self) -> str:
         uneven, deep = self._uneven(), self.depths[-1]
         if not uneven:
-            return f"stream and gradients stay within depth^{LIMIT:g}: the coefficients carry over to {deep}"
+            return (
+                "the stream, and the gradient of first over last layer, stay within "
+                f"depth^{LIMIT:g}: the coefficients carry over to {deep}"
+            )
         parts = ", ".join(f"the {what} {_goes(exponent)}" for what, exponent in uneven.items())
         return f"{parts}: the coefficients do not carry over to {deep}"
 
     def _uneven(self) -> dict[str, float | None]:
-        lines = self.medians(self.judged).items()
-        found = {what: line.exponent for what, line in lines if what != CHANGE}
+        """Return the exponents of what the coefficients are judged by and do not keep level."""
+        found: dict[str, float | None] = {}
+        for quantity in self.medians(self.updates[-1]):
+            if quantity.startswith(STREAM):
+                found[quantity] = self.exponent(quantity, "median")
+            elif quantity.startswith(GRADIENT):
+                found[f"{quantity}, {EVENNESS} layer,"] = self.exponent(quantity, EVENNESS)
         return {what: exponent for what, exponent in found.items() if not _is_level(exponent)}
 
 
@@ -185,8 +190,14 @@ def lines_of(
 def _size(row: Sequence[float] | None, place: str) -> float | None:
     if not row:
         return None
-    ends = {"first": row[0], "middle": row[(len(row) - 1) // 2], "last": row[-1]}
-    found = median(row) if place == "median" else ends[place]
+    first, last = row[0], row[-1]
+    found = {
+        "first": first,
+        "middle": row[(len(row) - 1) // 2],
+        "last": last,
+        "median": median(row),
+        EVENNESS: first / last if last else math.inf,
+    }[place]
     return found if math.isfinite(found) else None
 
 

@@ -12,6 +12,8 @@ from deepnet.probes.gradient_norm import GradientNorm
 from deepnet.probes.model_update import LayerOutputs, distance, evaluating
 from deepnet.probes.place import Place, by_layer
 
+STREAM, GRADIENT = "stream of the", "gradient of the"
+"""What the name of a stack follows."""
 CHANGE = "change of the output by one update"
 _NOT_MATRICES = ("norm", "bias")
 
@@ -45,10 +47,10 @@ class Sizes:
         """
         now = self._look()
         streams = {
-            f"stream of the {stack}": [_rms(now[Place(stack, n + 1)]) for n in range(num_layers)]
+            f"{STREAM} {stack}": [_rms(now[Place(stack, n + 1)]) for n in range(num_layers)]
             for stack, num_layers in self._layers.items()
         }
-        gradients = {f"gradient of the {stack}": x for stack, x in self._gradients.items()}
+        gradients = {f"{GRADIENT} {stack}": x for stack, x in self._gradients.items()}
         last = Place(*list(self._layers.items())[-1])
         moved = distance([now[last]], [self._before[last]]).relative
         return {"step": step, **streams, **gradients, CHANGE: [moved]}

@@ -9,9 +9,6 @@ from deepnet.doctor.growth import DepthCheck
 from deepnet.experiments.pictures import COLOURS, finish_axes, save_picture
 from deepnet.record import write_json
 
-WIDER = 2.0
-"""By how much a panel reaches beyond its sizes on either side, so that what is level looks level."""
-
 
 def write_depth_check(found: DepthCheck, out: Path) -> None:
     """Write coordinates.png and coordinates.json into the folder `out`, which is made if need be."""
@@ -37,7 +34,14 @@ def _draw(axes: Axes, found: DepthCheck, quantity: str) -> None:
         label = f"after {update}"
         axes.plot([*finite], [*finite.values()], "o-", color=colour, label=label, markersize=3)
     finish_axes(axes, title=quantity, x="layers per stack", y="size", log="xy")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low / WIDER, high * WIDER)
+    _widen(axes)
     axes.set_xticks(found.depths, [str(layers) for layers in found.depths])
     axes.minorticks_off()
+
+
+def _widen(axes: Axes) -> None:
+    """Show a factor of ten at least, so that what is level looks level."""
+    low, high = axes.get_ylim()
+    if low > 0 and high < 10 * low:
+        middle = (low * high) ** 0.5
+        axes.set_ylim(middle / 10**0.5, middle * 10**0.5)
