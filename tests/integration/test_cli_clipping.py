@@ -62,7 +62,8 @@ def test_a_section_of_python_code_clips_nothing_unless_it_says_so():
 @pytest.mark.parametrize("recipe", [*list_recipes(), *MEASURED], ids=lambda one: Path(one).stem)
 def test_what_was_measured_or_published_without_clipping_says_so(recipe):
     said = load_recipe(recipe).training.model_fields_set
-    assert ("clip_norm" in said) == (recipe not in ("next_token_en", "masked_token_de"))
+    not_measured_yet = ("next_token_en", "masked_token_de", "multi30k_many")
+    assert ("clip_norm" in said) == (recipe not in not_measured_yet)
     assert load_recipe(recipe).training.clip_norm == 0.0
 
 

@@ -82,11 +82,12 @@ def evaluate(
             tokenization=bleu_tokenization,
             report=report,
         )[1]
+    translator = Translator.of(*bundles, to=to, autocast=autocast)
     sources, references = own.lines(part) if own else _read(*files or ("", ""))
     tokenization = bleu_tokenization or _tokenization(bundles[0], references, to, report)
     check_tokenization(tokenization)
     translations, scores = timed_scores(
-        Translator.of(*bundles, to=to, autocast=autocast),
+        translator,
         sources,
         references,
         config=config,
